@@ -1,0 +1,61 @@
+# Every target sets up what it needs in .venv and works from a fresh clone.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# uv where it is installed, else pip.
+UV := $(shell command -v uv 2>/dev/null)
+ifdef UV
+  MAKE_VENV = uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+  INSTALL = uv pip install --quiet --python $(BIN)/python
+else
+  MAKE_VENV = $(PYTHON) -m venv $(VENV)
+  INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench docs clean servers
+
+help: ## Show what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; this is `$(PYTHON) --version`. Try: make PYTHON=python3.12 ..."; exit 1; }
+	@$(MAKE_VENV)
+	@touch $@
+
+# One stamp a set of extras: make demo needs not wait for what make test needs.
+$(VENV)/.installed-%: pyproject.toml $(VENV)/.python
+	@echo "installing celery-singleton-lock[$*] into $(VENV)"
+	@$(INSTALL) -e '.[$*]'
+	@touch $@
+
+demo: $(VENV)/.installed-demo ## Processes fight for a lease on an embedded server; one is killed
+	@$(BIN)/python -m example_project.demo
+
+test: $(VENV)/.installed-test lint servers ## Lint, then all tests, with every server they need
+	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+servers: ## Install RabbitMQ, MariaDB and Redis where that is allowed; tests say what is missing
+	@sh tests/install-servers.sh
+
+lint: $(VENV)/.installed-lint $(VENV)/.installed-test ## Style, types and the rules of the layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-lint ## Put the code into shape
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(VENV)/.installed-demo ## Ratios to what others do, measured side by side
+	@$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.installed-docs ## The documentation, into docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
+clean: ## Remove all that was made
+	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

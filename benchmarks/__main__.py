@@ -1,0 +1,101 @@
+"""Measure everything, say which promises were kept, and write it down."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import celery_singleton_lock
+from celery_singleton_lock.testing.servers import RedisServer, ServerMissing
+
+from . import leases
+from .leases import Effort, NotMeasured
+from .measure import Answer
+from .table import HEADING, row_of
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0, or 1 if a promise was missed in a full run: a quick one is too short to say so."""
+    options = parse(arguments)
+    began = time.monotonic()
+    try:
+        with RedisServer() as server:
+            environment = describe(server, options.quick)
+            print(" · ".join(f"{name} {value}" for name, value in environment.items()))
+            answers = list(measured(server, leases.QUICK if options.quick else leases.FULL))
+    except ServerMissing as missing:
+        print(f"nothing was measured: {missing}", file=sys.stderr)
+        return 2
+    missed = [answer.question.name for answer in answers if not answer.is_kept]
+    print(f"\n{verdict(missed)} ({time.monotonic() - began:.0f} s)")
+    if options.json:
+        write(options.json, environment, answers)
+    return 1 if missed and not options.quick else 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few seconds; misses do not count")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the results there")
+    return parser.parse_args(arguments)
+
+
+def describe(server: RedisServer, is_quick: bool) -> dict[str, Any]:
+    """What else the figures depend on."""
+    with server.connect() as client:
+        info: Any = client.info("server")
+    return {
+        "celery-singleton-lock": celery_singleton_lock.__version__,
+        "python": platform.python_version(),
+        "redis-py": metadata.version("redis"),
+        "hiredis": version_or_none("hiredis"),
+        "valkey": info["valkey_version"],
+        "system": platform.platform(terse=True),
+        "cores": os.cpu_count(),
+        "run": "quick" if is_quick else "full",
+    }
+
+
+def version_or_none(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def measured(server: RedisServer, effort: Effort) -> Iterator[Answer]:
+    print("medians, with the quartiles in brackets; a ratio is of samples of the same round\n")
+    print(HEADING)
+    for title, results in leases.chapters(server, effort):
+        print(f"\n{title}")
+        for result in results:
+            if isinstance(result, NotMeasured):
+                print(f"  {result.name}: not measured, {result.reason}")
+            else:
+                print(row_of(result), flush=True)
+                yield result
+
+
+def verdict(missed: Sequence[str]) -> str:
+    if not missed:
+        return "Every promise was kept."
+    return "MISSED: " + "; ".join(missed) + "."
+
+
+def write(path: Path, environment: dict[str, Any], answers: Sequence[Answer]) -> None:
+    results = [asdict(answer) | {"is_kept": answer.is_kept} for answer in answers]
+    text = json.dumps({"environment": environment, "results": results}, indent=2)
+    path.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

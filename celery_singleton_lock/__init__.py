@@ -1,0 +1,49 @@
+"""Run every scheduled Celery task once, on any number of replicas, and lose none."""
+
+from celery_singleton_lock.bootstrap import singleton_lock
+from celery_singleton_lock.core.errors import (
+    ConfigurationError,
+    LeaseLost,
+    LeaseReleased,
+    LockNotAcquired,
+    SingletonError,
+    StoreUnavailable,
+)
+from celery_singleton_lock.core.models import (
+    FINISHED,
+    Done,
+    Granted,
+    Held,
+    Lease,
+    LeaseRequest,
+    Park,
+    Record,
+    RecordState,
+    Release,
+)
+from celery_singleton_lock.leases import LeaseStore, open_store
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "FINISHED",
+    "ConfigurationError",
+    "Done",
+    "Granted",
+    "Held",
+    "Lease",
+    "LeaseLost",
+    "LeaseReleased",
+    "LeaseRequest",
+    "LeaseStore",
+    "LockNotAcquired",
+    "Park",
+    "Record",
+    "RecordState",
+    "Release",
+    "SingletonError",
+    "StoreUnavailable",
+    "__version__",
+    "open_store",
+    "singleton_lock",
+]

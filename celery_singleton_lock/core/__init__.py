@@ -1,0 +1,1 @@
+"""Words of the domain: models, errors, clocks. Standard library only."""

@@ -1,0 +1,28 @@
+"""The holder's clock: seconds that go on counting while the machine sleeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+Clock = Callable[[], float]
+"""Returns seconds since an arbitrary start; never goes back."""
+
+
+def _machine_clock() -> Clock:
+    # time.monotonic stands still during a suspend on Linux, which would make a lease look younger
+    # than it is to the store. CLOCK_BOOTTIME does not. (macOS counts sleep in CLOCK_MONOTONIC.)
+    for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):
+        clock_id = getattr(time, name, None)
+        if clock_id is not None:
+            return lambda: time.clock_gettime(clock_id)
+    return time.monotonic
+
+
+boottime: Clock = _machine_clock()
+
+
+def drift_allowance(ttl: timedelta) -> float:
+    """Seconds by which two honest clocks may drift apart within `ttl`, and a little for rounding."""
+    return ttl.total_seconds() * 0.01 + 0.002

@@ -1,0 +1,77 @@
+"""Every error the package raises.
+
+::
+
+    SingletonError
+    ├── ConfigurationError        a setting or an argument is wrong; also a ValueError
+    ├── StoreUnavailable          the store did not answer, or refused to serve
+    ├── LockNotAcquired           ``singleton_lock`` waited in vain; also a TimeoutError
+    └── LeaseLost                 the lease may be somebody else's by now
+        └── LeaseReleased         the lease was given back by its own holder
+
+Contention is not here: it is a value (`Held`, `Done`). Errors carry facts as attributes, and take them
+as positional arguments so that they survive pickling on their way through a result backend.
+"""
+
+from __future__ import annotations
+
+
+class SingletonError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigurationError(SingletonError, ValueError):
+    """A setting or an argument cannot work. Raised early, before anything is touched."""
+
+
+class StoreUnavailable(SingletonError):
+    """The store did not answer in time, or answered that it cannot serve now.
+
+    Whether the call took effect is unknown: ask again with the same owner.
+    """
+
+    def __init__(self, store: str, reason: str) -> None:
+        super().__init__(store, reason)
+        self.store = store
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"lease store {self.store} is unavailable: {self.reason}"
+
+
+class LockNotAcquired(SingletonError, TimeoutError):
+    """`singleton_lock` did not get its lock within ``wait``."""
+
+    def __init__(self, key: str, holder: str, waited_seconds: float) -> None:
+        super().__init__(key, holder, waited_seconds)
+        self.key = key
+        self.holder = holder
+        self.waited_seconds = waited_seconds
+
+    def __str__(self) -> str:
+        return (
+            f"lock {self.key!r} is held by {self.holder}; gave up after {self.waited_seconds:.1f} s. "
+            "Wait longer (wait=...), or treat this as 'somebody else is doing it'"
+        )
+
+
+class LeaseLost(SingletonError):
+    """The lease ran out, or was taken: somebody else may hold it. Stop, and write nothing more."""
+
+    def __init__(self, key: str, fence: int) -> None:
+        super().__init__(key, fence)
+        self.key = key
+        self.fence = fence
+
+    def __str__(self) -> str:
+        return (
+            f"lease {self.key!r} with fence {self.fence} may be lost: another holder may be at work, "
+            "so stop without writing"
+        )
+
+
+class LeaseReleased(LeaseLost):
+    """The lease was used after its holder gave it back."""
+
+    def __str__(self) -> str:
+        return f"lease {self.key!r} with fence {self.fence} was released and cannot be used again"

@@ -1,0 +1,280 @@
+"""The one primitive, `LeaseStore`: what every store promises, and what is alike in all of them.
+
+A store adapter writes the seven methods with an underscore, each one round trip to the place where the
+records are. Deadlines, lateness, spent leases and the news of lost memory are handled here, once.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Final, Protocol
+
+from celery_singleton_lock.core.clock import Clock, boottime, drift_allowance
+from celery_singleton_lock.core.errors import StoreUnavailable
+from celery_singleton_lock.core.models import (
+    Answer,
+    Done,
+    Granted,
+    Held,
+    Lease,
+    LeaseRequest,
+    Record,
+    Release,
+    check_name,
+)
+
+logger = logging.getLogger(__name__)
+
+EXPIRED_KEPT_FOR: Final = timedelta(days=1)
+"""How long the record of a lease that ran out is kept: the time its last owner has to come back, and
+the reaper to find it."""
+
+DEFAULT_TIMEOUT: Final = timedelta(seconds=1)
+DEFAULT_PREFIX: Final = "singleton"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """An adapter's word for `Granted`, before there is a deadline."""
+
+    fence: int
+    takeovers: int
+    again: bool
+
+
+Verdict = Grant | Held | Done
+
+
+class Renewal(Enum):
+    RENEWED = 1
+    REFUSED = 2
+    FORGOTTEN = 3
+    """The store has no memory of this grant, nor of a later one."""
+
+
+class Watch(Protocol):
+    def wait(self, timeout: timedelta) -> bool:
+        """Return True as soon as the watched lease was let go, False after `timeout`. May be wrong
+        either way: ask for the lease to know."""
+
+
+class PollingWatch:
+    """For stores that cannot call: sleeps a little longer each time, with jitter."""
+
+    FIRST = 0.02
+    LONGEST = 1.0
+
+    def __init__(self) -> None:
+        self._delay = self.FIRST
+
+    def wait(self, timeout: timedelta) -> bool:
+        delay = self._delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        self._delay = min(self._delay * 2, self.LONGEST)
+        time.sleep(max(0.0, min(delay, timeout.total_seconds())))
+        return False
+
+
+class LeaseStore(ABC):
+    """Grants leases. Each call is one round trip, however many leases it carries.
+
+    Contention is a value, never an exception. `StoreUnavailable` is raised when the store cannot be
+    asked; the effect of that call is then unknown, and asking again with the same owner is safe.
+    Instances may be shared by threads, and are usable again in a forked child.
+    """
+
+    def __init__(self, *, clock: Clock = boottime) -> None:
+        self._clock = clock
+        self._incarnation = 1
+        self._reported_incarnation = 1
+        self._memory_listeners: list[Callable[[], None]] = []
+
+    # What people and programs call.
+
+    def acquire(self, requests: Sequence[LeaseRequest]) -> list[Answer]:
+        """Answer each request, in order. Not all or nothing: see `acquire_all`."""
+        if not requests:
+            return []
+        asked_at = self._clock()
+        verdicts = self._acquire(requests)
+        answered_at = self._clock()
+        answers: list[Answer] = []
+        late = False
+        for request, verdict in zip(requests, verdicts, strict=True):
+            if isinstance(verdict, Grant):
+                # Counted from before the request: the store's own deadline can only be later.
+                deadline = asked_at + request.ttl.total_seconds() - drift_allowance(request.ttl)
+                lease = Lease(request, verdict.fence, deadline, self._clock)
+                answers.append(Granted(lease, verdict.takeovers, verdict.again))
+                late = late or answered_at >= deadline
+            else:
+                answers.append(verdict)
+        self._report_memory_loss()
+        if late:
+            self.undo(answers)
+            took = answered_at - asked_at
+            raise StoreUnavailable(self.name, f"it answered after {took:.3f} s, too late for the lease")
+        return answers
+
+    def renew(self, leases: Sequence[Lease]) -> list[bool]:
+        """Extend each lease by its ttl. False: it is lost, or its deadline has passed.
+
+        A lease that the store forgot (it was restarted empty, or failed over to a lagging replica) is
+        put back, with its fence, unless somebody was granted it since.
+        """
+        for lease in leases:
+            lease.ensure_not_released()
+        asked_at = self._clock()
+        live = [lease for lease in leases if lease.deadline > asked_at]
+        if not live:
+            return [False] * len(leases)
+        renewals = self._renew(live)
+        forgotten = [at for at, said in enumerate(renewals) if said is Renewal.FORGOTTEN]
+        restored = self._restore([live[at] for at in forgotten]) if forgotten else []
+        kept = {
+            id(lease) for lease, said in zip(live, renewals, strict=True) if said is Renewal.RENEWED
+        }
+        kept.update(id(live[at]) for at, done in zip(forgotten, restored, strict=True) if done)
+        for lease in live:
+            if id(lease) in kept:
+                ttl = lease.ttl
+                lease.extend(asked_at + ttl.total_seconds() - drift_allowance(ttl))
+        self._report_memory_loss()
+        return [id(lease) in kept for lease in leases]
+
+    def release(self, releases: Sequence[Release]) -> list[bool]:
+        """Give leases back; each is spent afterwards. False: nothing was written, it was lost.
+
+        The last owner may release after its deadline too, with its position, as long as nobody was
+        granted since and the store remembers.
+        """
+        for release in releases:
+            release.lease.ensure_not_released()
+        if not releases:
+            return []
+        written = self._release(releases)
+        for release in releases:
+            release.lease.spend()
+        self._report_memory_loss()
+        return written
+
+    def undo(self, answers: Sequence[Answer]) -> None:
+        """Take back what this call was granted; what the owner held before stays. Best effort: what
+        cannot be taken back runs out by itself."""
+        mine = [answer.lease for answer in answers if isinstance(answer, Granted) and not answer.again]
+        try:
+            self.release([Release(lease, undo=True) for lease in mine])
+        except StoreUnavailable:
+            for lease in mine:
+                lease.spend()
+
+    def acquire_all(self, requests: Sequence[LeaseRequest]) -> list[Answer]:
+        """`acquire`, but what was granted is undone unless everything was."""
+        answers = self.acquire(requests)
+        if not all(isinstance(answer, Granted) for answer in answers):
+            self.undo(answers)
+        return answers
+
+    def peek(self, keys: Sequence[str]) -> list[Record | None]:
+        """The record under each key; None where there is none."""
+        return self._peek(keys) if keys else []
+
+    def scan(self, prefix: str = "") -> Iterator[Record]:
+        """All records whose key starts with `prefix`, in no order, without stopping others. A record
+        that changes meanwhile may be missed or be seen twice."""
+        return self._scan(prefix)
+
+    def force_release(self, key: str, *, who: str, why: str) -> Record | None:
+        """Take the lease from its holder, or from the heir it is parked for. Returns what was there;
+        None if there was nothing to take. The holder finds its lease lost, and cannot finish."""
+        check_name("name of who forces it", who)
+        check_name("reason", why, 2048)
+        taken = self._force_release(key, who, why)
+        if taken is not None:
+            logger.warning(
+                "lease_forced key=%r holder=%r fence=%d who=%r why=%r",
+                key, taken.owner, taken.fence, who, why,
+            )  # fmt: skip
+        return taken
+
+    def now(self) -> datetime:
+        """The store's time. Also looks whether the store lost its memory."""
+        now = self._now()
+        self._report_memory_loss()
+        return now
+
+    def watch(self, key: str) -> AbstractContextManager[Watch]:
+        """Wait for the lease to be let go, between one `acquire` with ``waiting=True`` and the next."""
+        return nullcontext(PollingWatch())
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Which store this is, for logs and errors. Never contains a password."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close connections. Leases stay."""
+
+    @property
+    def incarnation(self) -> int:
+        """Grows when this process noticed that the store may have lost its memory."""
+        return self._incarnation
+
+    def on_memory_loss(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when the store may have lost its memory, after the call that noticed it and
+        in its thread. It should put back what it knows."""
+        self._memory_listeners.append(listener)
+
+    # What an adapter writes.
+
+    @abstractmethod
+    def _acquire(self, requests: Sequence[LeaseRequest]) -> Sequence[Verdict]: ...
+
+    @abstractmethod
+    def _renew(self, leases: Sequence[Lease]) -> Sequence[Renewal]: ...
+
+    @abstractmethod
+    def _restore(self, leases: Sequence[Lease]) -> Sequence[bool]:
+        """Write back leases that the store forgot; False where a later grant is known."""
+
+    @abstractmethod
+    def _release(self, releases: Sequence[Release]) -> list[bool]:
+        """A lease that is held by its own deadline may be written into a store that forgot it."""
+
+    @abstractmethod
+    def _peek(self, keys: Sequence[str]) -> list[Record | None]: ...
+
+    @abstractmethod
+    def _scan(self, prefix: str) -> Iterator[Record]: ...
+
+    @abstractmethod
+    def _force_release(self, key: str, who: str, why: str) -> Record | None: ...
+
+    @abstractmethod
+    def _now(self) -> datetime: ...
+
+    # What an adapter calls.
+
+    def _notice_memory_loss(self) -> None:
+        """Tell that this may not be the store, or the data, of before. Cheap; safe while connecting."""
+        self._incarnation += 1
+
+    def _report_memory_loss(self) -> None:
+        if self._incarnation == self._reported_incarnation:
+            return
+        # Listeners call the store themselves: the news must be old by then.
+        self._reported_incarnation = self._incarnation
+        logger.warning("store_memory_lost store=%s incarnation=%d", self.name, self._incarnation)
+        for listener in tuple(self._memory_listeners):
+            try:
+                listener()
+            except Exception:
+                logger.exception("memory_listener_failed store=%s", self.name)

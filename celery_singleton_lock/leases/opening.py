@@ -1,0 +1,76 @@
+"""From a URL to a lease store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from celery_singleton_lock.core.errors import ConfigurationError
+from celery_singleton_lock.core.redaction import redact
+
+from .base import DEFAULT_PREFIX, DEFAULT_TIMEOUT, LeaseStore
+
+REDIS_SCHEMES: Final = frozenset(
+    {
+        "redis",
+        "rediss",
+        "unix",
+        "redis+socket",
+        "sentinel",
+        "sentinels",
+        "redis+cluster",
+        "rediss+cluster",
+    }
+)
+SQL_SCHEMES: Final = frozenset({"sqlite", "postgresql", "mysql", "mariadb"})
+EXAMPLES: Final = (
+    "redis://host:6379/0, rediss://..., unix:///path, sentinel://h1:26379;h2:26379/mymaster, "
+    "redis+cluster://host:6379, postgresql+psycopg://..., mysql+pymysql://..., sqlite:////path, "
+    "memory://"
+)
+
+
+def open_store(
+    url_or_urls: str | Sequence[str],
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> LeaseStore:
+    """Open the lease store behind a URL. Connects when it is first used, and again when it must.
+
+    `prefix` keeps applications apart that share a server. `timeout` bounds every wait for the network;
+    keep it well below the shortest ttl you will ask for.
+    """
+    if timeout <= timedelta(0):
+        raise ConfigurationError(f"timeout {timeout} must be positive")
+    if not prefix or "\0" in prefix:
+        raise ConfigurationError("the prefix of a store's keys must not be empty, nor contain a NUL")
+    if not isinstance(url_or_urls, str):
+        if len(url_or_urls) == 1:
+            return open_store(url_or_urls[0], prefix=prefix, timeout=timeout)
+        raise ConfigurationError(
+            f"{len(url_or_urls)} lock URLs are given: a quorum of servers (Redlock) is not supported "
+            "yet; give one URL"
+        )
+    scheme = scheme_of(url_or_urls)
+    if scheme in REDIS_SCHEMES:
+        from .redis.opening import open_redis_store
+
+        return open_redis_store(url_or_urls, prefix=prefix, timeout=timeout)
+    if scheme.partition("+")[0] in SQL_SCHEMES:
+        from .sql import SqlLeaseStore
+
+        return SqlLeaseStore(url_or_urls, prefix=prefix, timeout=timeout)
+    if scheme == "memory":
+        from .memory import MemoryLeaseStore
+
+        return MemoryLeaseStore()
+    raise ConfigurationError(
+        f"no lease store for {redact(url_or_urls)!r}: the URL must be one of {EXAMPLES}"
+    )
+
+
+def scheme_of(url: str) -> str:
+    scheme, separator, _ = url.partition("://")
+    return scheme.lower() if separator else ""

