@@ -90,6 +90,18 @@ def test_released_lock_leaves_a_small_key_that_expires(server: RedisServer, stor
     assert set(client.hgetall("singleton:k")) == {"owner", "fence", "until", "since", "takeovers"}
 
 
+def test_positions_life_is_not_shortened_by_later_holders(
+    server: RedisServer, store: LeaseStore
+) -> None:
+    keep_for = timedelta(days=30)
+    store.release([Release(granted(store, "k"), position=1, keep_for=keep_for)])
+    client: Any = server.connect()
+    lease = granted(store, "k")
+    assert client.pttl("singleton:k") > 29 * 86_400_000
+    store.renew([lease])
+    assert client.pttl("singleton:k") > 29 * 86_400_000
+
+
 @pytest.mark.parametrize("trouble", ["full memory", "read only", "foreign key", "no permission"])
 def test_server_that_refuses_is_unavailable_and_not_contended(
     server: RedisServer, store: LeaseStore, trouble: str
@@ -206,3 +218,19 @@ def test_waiter_is_woken_through_the_server(server: RedisServer, store: LeaseSto
         assert watch.wait(timedelta(seconds=4))
         assert time.monotonic() - began < 3
         assert not watch.wait(timedelta(seconds=0.1))
+
+
+@pytest.mark.parametrize(
+    ("maxmemory", "policy", "warns"),
+    [("100mb", "allkeys-lru", 1), ("100mb", "noeviction", 0), ("0", "allkeys-lru", 0)],
+)
+def test_server_that_may_evict_leases_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture, maxmemory: str, policy: str, warns: int
+) -> None:
+    with RedisServer(options={"maxmemory": maxmemory, "maxmemory-policy": policy}) as server:
+        store = open_store(server.url)
+        for _ in range(3):
+            store.now()
+        store.close()
+        store.now()
+    assert sum("store_may_evict" in message for message in caplog.messages) == warns

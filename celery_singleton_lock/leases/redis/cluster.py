@@ -86,7 +86,7 @@ class ClusterLink:
                 for at, reply in zip(share, receive(connection, part), strict=True):
                     replies[at] = reply
                     if not isinstance(reply, AskError):
-                        self._on_server(self._cluster.keyslot(commands[at].key), connection.run_id)
+                        self._on_server(self._cluster.keyslot(commands[at].key), connection.server)
 
     def _master_of(self, key: bytes) -> ClusterNode:
         cluster = self._cluster

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from redis import Redis
@@ -19,8 +20,18 @@ from .scripts import Command
 Connection = Any  # redis-py is mostly untyped.
 Reply = Any  # What the server answered; a `ResponseError` stands in its place and is not raised.
 PubSub = Any
-OnServer = Callable[[int, str], None]
-"""Told (shard, run id) of the server that answered; a shard is a part of the keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What a server says of itself. ACLs may hide it: then the run id is empty."""
+
+    run_id: str
+    may_evict: bool
+
+
+OnServer = Callable[[int, ServerFacts], None]
+"""Told (shard, server) of who answered; a shard is a part of the keys."""
 
 
 class Link(Protocol):
@@ -56,7 +67,7 @@ class PoolLink:
         with borrowed(self._pool) as connection:
             send(connection, commands)
             replies = receive(connection, commands)
-            self._on_server(0, connection.run_id)
+            self._on_server(0, connection.server)
             return replies
 
     def scan(self, pattern: bytes) -> Iterator[list[bytes]]:
@@ -72,20 +83,22 @@ class PoolLink:
 def log_in(connection: Connection) -> None:
     """For redis-py to call on every new connection: log in, then learn which server this is."""
     connection.on_connect()
-    learn_run_id(connection)
+    connection.server = ask_server(connection)
 
 
-def learn_run_id(connection: Connection) -> None:
-    """Note the server's run id on the connection; empty where ACLs hide it."""
-    connection.run_id = ""
-    connection.send_command("INFO", "server", check_health=False)
-    try:
-        info = bytes(connection.read_response())
-    except ResponseError:
-        return
-    for line in info.splitlines():
-        if line.startswith(b"run_id:"):
-            connection.run_id = line.removeprefix(b"run_id:").decode()
+def ask_server(connection: Connection) -> ServerFacts:
+    facts: dict[bytes, bytes] = {}
+    for section in ("server", "memory"):
+        connection.send_command("INFO", section, check_health=False)
+        reply = _read(connection)
+        if not isinstance(reply, ResponseError):
+            lines = (line.partition(b":") for line in reply.splitlines())
+            facts.update((name, value) for name, _, value in lines)
+    return ServerFacts(
+        run_id=facts.get(b"run_id", b"").decode(),
+        may_evict=int(facts.get(b"maxmemory", 0)) > 0
+        and facts.get(b"maxmemory_policy", b"noeviction") != b"noeviction",
+    )
 
 
 @contextmanager

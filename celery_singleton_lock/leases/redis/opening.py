@@ -17,7 +17,7 @@ from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.core.redaction import redact
 
 from .cluster import ClusterLink
-from .links import Link, OnServer, PoolLink, log_in
+from .links import Link, OnServer, PoolLink, ServerFacts, log_in
 from .store import RedisLeaseStore
 
 # Celery's own Redis URLs spell these as in the ssl module; redis-py does not know them.
@@ -60,7 +60,7 @@ def open_redis_store(url: str, *, prefix: str, timeout: timedelta) -> RedisLease
     )
 
 
-def _nobody(shard: int, run_id: str) -> None:
+def _nobody(shard: int, server: ServerFacts) -> None:
     """Stands for a store while a URL is only tried."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,9 +35,11 @@ from celery_singleton_lock.leases.base import (
 from celery_singleton_lock.leases.rules import microseconds
 
 from . import scripts
-from .links import Link, OnServer
+from .links import Link, OnServer, ServerFacts
 from .scripts import Command
 from .watch import ReleaseWatch
+
+logger = logging.getLogger(__name__)
 
 _EXPIRED_KEPT_MS: Final = microseconds(EXPIRED_KEPT_FOR) // 1000
 _GLOB: Final = str.maketrans({char: f"\\{char}" for char in "*?[]\\^-"})
@@ -59,7 +62,8 @@ class RedisLeaseStore(LeaseStore):
         self._prefix = f"{prefix}:"
         self._mark_key = f"{prefix}.incarnation".encode()
         self._mark = b""
-        self._run_ids: dict[int, str] = {}
+        self._servers: dict[int, ServerFacts] = {}
+        self._warned_of_eviction = False
         self._link = open_link(self._met_server)
 
     @property
@@ -201,11 +205,21 @@ class RedisLeaseStore(LeaseStore):
         except (RedisError, OSError) as error:
             raise StoreUnavailable(self.name, f"{type(error).__name__}: {error}") from error
 
-    def _met_server(self, shard: int, run_id: str) -> None:
+    def _met_server(self, shard: int, server: ServerFacts) -> None:
+        known = self._servers.get(shard)
+        if server is known:
+            return
+        self._servers[shard] = server
         # A server that was restarted, or promoted, may have forgotten what the last one knew.
-        if self._run_ids.setdefault(shard, run_id) != run_id:
-            self._run_ids[shard] = run_id
+        if known is not None and known.run_id != server.run_id:
             self._notice_memory_loss()
+        if server.may_evict and not self._warned_of_eviction:
+            self._warned_of_eviction = True
+            logger.warning(
+                "store_may_evict store=%s: the server throws keys away when its memory is full, and "
+                "leases with them; set maxmemory-policy to noeviction",
+                self.name,
+            )
 
 
 def _verdict(reply: Sequence[Any]) -> Verdict:

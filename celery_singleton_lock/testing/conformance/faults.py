@@ -49,6 +49,15 @@ class MemoryLossFacts(StoreFixtures):
         store.release([Release(other)])
         assert store.renew([lease]) == [False]
 
+    def test_lease_is_not_put_back_over_a_grant_that_came_in_between(
+        self, store: LeaseStore, key: str, lose_memory: LoseMemory
+    ) -> None:
+        lease = grant(store, key, "a")
+        lose_memory()
+        eventually(lambda: grant(store, key, "b"))
+        assert list(store._restore([lease])) == [False]
+        assert_held(ask(store, key, "c"), by="b")
+
     def test_forgotten_lease_is_not_put_back_after_its_deadline(
         self, store: LeaseStore, key: str, lose_memory: LoseMemory, pass_time: PassTime
     ) -> None:

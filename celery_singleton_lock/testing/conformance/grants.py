@@ -107,6 +107,14 @@ class GrantFacts(StoreFixtures):
         fences.append(grant(store, key, "a").fence)
         assert fences == sorted(set(fences))
 
+    def test_fences_grow_although_the_stores_clock_went_back(self, store: LeaseStore, key: str) -> None:
+        lease = grant(store, key, "a")
+        an_hour_ahead = lease.fence + 3600 * 1_000_000
+        lease.regain(an_hour_ahead, float("inf"))
+        assert store.renew([lease]) == [True]  # put back with a fence of the future
+        store.release([Release(lease)])
+        assert grant(store, key, "b").fence > an_hour_ahead
+
     def test_renewed_lease_outlives_its_ttl(
         self, store: LeaseStore, key: str, pass_time: PassTime
     ) -> None:

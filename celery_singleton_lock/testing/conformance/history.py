@@ -174,6 +174,15 @@ class LastOwnerFacts(StoreFixtures):
         store.release([Release(other)])
         assert_held(ask(store, key, "a", reclaim=lease.fence), by="b")
 
+    def test_nobody_acquires_anew_from_an_older_lease_of_its_own(
+        self, store: LeaseStore, key: str, pass_time: PassTime
+    ) -> None:
+        first = grant(store, key, "a", SHORT)
+        pass_time(SHORT)
+        grant(store, key, "a", SHORT, reclaim=first.fence)
+        pass_time(SHORT)
+        assert_held(ask(store, key, "a", reclaim=first.fence), by="a")
+
     def test_nobody_acquires_anew_what_it_gave_back(self, store: LeaseStore, key: str) -> None:
         lease = grant(store, key, "a")
         store.release([Release(lease)])
