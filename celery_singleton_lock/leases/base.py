@@ -1,6 +1,6 @@
 """The one primitive, `LeaseStore`: what every store promises, and what is alike in all of them.
 
-A store adapter writes the seven methods with an underscore, each one round trip to the place where the
+A store adapter writes the eight methods with an underscore, each one round trip to the place where the
 records are. Deadlines, lateness, spent leases and the news of lost memory are handled here, once.
 """
 
@@ -60,6 +60,14 @@ class Renewal(Enum):
     """The store has no memory of this grant, nor of a later one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Who is alive in a group, and what time it is in the store."""
+
+    now: datetime
+    members: tuple[str, ...]
+
+
 class Watch(Protocol):
     def wait(self, timeout: timedelta) -> bool:
         """Return True as soon as the watched lease was let go, False after `timeout`. May be wrong
@@ -94,6 +102,7 @@ class LeaseStore(ABC):
         self._clock = clock
         self._incarnation = 1
         self._reported_incarnation = 1
+        self._marks: dict[str, str] = {}
         self._memory_listeners: list[Callable[[], None]] = []
 
     # What people and programs call.
@@ -206,9 +215,17 @@ class LeaseStore(ABC):
 
     def now(self) -> datetime:
         """The store's time. Also looks whether the store lost its memory."""
-        now = self._now()
+        return self.meet("", "", timedelta(0)).now
+
+    def meet(self, group: str, member: str, ttl: timedelta) -> Meeting:
+        """Say that `member` of `group` is alive for `ttl`, or leaves if that is zero; hear who else is.
+        Also looks whether the store lost its memory."""
+        now, mark, members = self._meet(group, member, ttl)
+        if self._marks.setdefault(group, mark) != mark:
+            self._marks[group] = mark
+            self._notice_memory_loss()
         self._report_memory_loss()
-        return now
+        return Meeting(now, tuple(sorted(members)))
 
     def watch(self, key: str) -> AbstractContextManager[Watch]:
         """Wait for the lease to be let go, between one `acquire` with ``waiting=True`` and the next."""
@@ -259,7 +276,8 @@ class LeaseStore(ABC):
     def _force_release(self, key: str, who: str, why: str) -> Record | None: ...
 
     @abstractmethod
-    def _now(self) -> datetime: ...
+    def _meet(self, group: str, member: str, ttl: timedelta) -> tuple[datetime, str, Sequence[str]]:
+        """The store's time, a mark that is lost with the group's memory, and the living members."""
 
     # What an adapter calls.
 

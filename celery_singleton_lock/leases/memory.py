@@ -71,11 +71,13 @@ class MemoryLeaseStore(LeaseStore):
 
     def _scan(self, prefix: str) -> Iterator[Record]:
         with self._changed:
-            keys = [key for key in self._rows if key.startswith(prefix)]
+            keys = [key for key, row in self._rows.items() if key.startswith(prefix) and row.fence]
         return (record for record in self._peek(keys) if record)
 
-    def _now(self) -> datetime:
-        return rules.utc(self._wall_clock())
+    def _meet(self, group: str, member: str, ttl: timedelta) -> tuple[datetime, str, list[str]]:
+        attendance = rules.Attendance(member, ttl)
+        [(mark, members)] = self._apply(rules.meet, [(rules.group_key(group), attendance)])
+        return rules.utc(self._wall_clock()), mark, members
 
     @contextmanager
     def watch(self, key: str) -> Iterator[Watch]:

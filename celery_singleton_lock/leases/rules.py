@@ -5,11 +5,13 @@ The Lua scripts say the same; the conformance kit holds both to it. Times are µ
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol, TypeVar
 
 from celery_singleton_lock.core.models import (
+    FINISHED,
     Done,
     Held,
     Lease,
@@ -63,6 +65,17 @@ class Force:
     key: str
     who: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attendance:
+    member: str
+    ttl: timedelta
+
+
+def group_key(group: str) -> str:
+    """Where a group meets. Its row has no fence, by which it is told from a lease's."""
+    return f"group:{group}"
 
 
 Item = TypeVar("Item", contravariant=True)
@@ -173,6 +186,20 @@ def force_release(row: Row, force: Force, now: int) -> tuple[Row, Record | None]
 
 def peek(row: Row, key: str, now: int) -> tuple[Row, Record | None]:
     return row, None if row is BLANK else record(key, row, now)
+
+
+def meet(row: Row, attendance: Attendance, now: int) -> tuple[Row, tuple[str, list[str]]]:
+    """The row of a group: its mark as owner, and in its note until when each member lives."""
+    mark = row.owner or uuid.uuid4().hex
+    members = {name: until for name, until in decode_note(row.note).items() if until > now}
+    if attendance.member:
+        members.pop(attendance.member, None)
+        if attendance.ttl:
+            members[attendance.member] = now + microseconds(attendance.ttl)
+    if not attendance.member and row.owner:
+        return row, (mark, list(members))
+    met = Row(owner=mark, note=encode_note(members), since=now, kept_until=FINISHED)
+    return met, (mark, list(members))
 
 
 def record(key: str, row: Row, now: int) -> Record:

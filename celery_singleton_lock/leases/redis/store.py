@@ -60,8 +60,7 @@ class RedisLeaseStore(LeaseStore):
         super().__init__(clock=clock)
         self._name = name
         self._prefix = f"{prefix}:"
-        self._mark_key = f"{prefix}.incarnation".encode()
-        self._mark = b""
+        self._groups = f"{prefix}.group."
         self._servers: dict[int, ServerFacts] = {}
         self._warned_of_eviction = False
         self._link = open_link(self._met_server)
@@ -166,12 +165,12 @@ class RedisLeaseStore(LeaseStore):
             records = self._peek([name[skipped:].decode(errors="replace") for name in page])
             yield from (record for record in records if record)
 
-    def _now(self) -> datetime:
-        [(now, mark)] = self._exchange([scripts.PULSE.command(self._mark_key, uuid.uuid4().hex)])
-        if self._mark not in (b"", mark):
-            self._notice_memory_loss()
-        self._mark = mark
-        return rules.utc(int(now))
+    def _meet(self, group: str, member: str, ttl: timedelta) -> tuple[datetime, str, list[str]]:
+        command = scripts.MEET.command(
+            f"{self._groups}{group}".encode(), uuid.uuid4().hex, member, microseconds(ttl)
+        )
+        [(now, mark, members)] = self._exchange([command])
+        return rules.utc(int(now)), mark.decode(), [name.decode() for name in members]
 
     @contextmanager
     def watch(self, key: str) -> Iterator[Watch]:

@@ -11,7 +11,6 @@ import hashlib
 import os
 import random
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,7 +22,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 
 from celery_singleton_lock.core.clock import Clock, boottime
 from celery_singleton_lock.core.errors import ConfigurationError, StoreUnavailable
-from celery_singleton_lock.core.models import FINISHED, Lease, LeaseRequest, Record, Release
+from celery_singleton_lock.core.models import Lease, LeaseRequest, Record, Release
 from celery_singleton_lock.core.redaction import redact
 from celery_singleton_lock.leases import rules
 from celery_singleton_lock.leases.base import (
@@ -43,8 +42,7 @@ Reply = TypeVar("Reply")
 _PAGE: Final = 500
 _PURGE_EVERY: Final = 60.0
 _ROW_FIELDS: Final = tuple(rules.Row.__dataclass_fields__)
-_MARK: Final = ""
-"""The key, which nobody can ask for, of the row that tells one incarnation from the next."""
+_Met = tuple[datetime, str, list[str]]
 
 
 class SqlLeaseStore(LeaseStore):
@@ -64,7 +62,6 @@ class SqlLeaseStore(LeaseStore):
         self._dialect = DIALECTS[self._url.get_backend_name()]
         self._prefix = prefix
         self._timeout = timeout
-        self._mark: str | None = None
         self._next_purge = 0.0
         self._use_new_engine()
 
@@ -138,7 +135,7 @@ class SqlLeaseStore(LeaseStore):
             sa.select(leases)
             .where(
                 leases.c.prefix == self._prefix,
-                leases.c.key != _MARK,
+                leases.c.fence > 0,
                 leases.c.digest > after,
                 leases.c.key.startswith(prefix, autoescape=True),
             )
@@ -147,22 +144,15 @@ class SqlLeaseStore(LeaseStore):
         )
         return self._dialect.now(connection), connection.execute(query).all()
 
-    def _now(self) -> datetime:
-        def pulse(connection: sa.Connection) -> tuple[int, str]:
-            now = self._dialect.now(connection)
-            digest = self._digest(_MARK)
-            found = connection.scalar(sa.select(leases.c.owner).where(leases.c.digest == digest))
-            if found is None:
-                found = uuid.uuid4().hex
-                mark = rules.Row(owner=found, since=now, kept_until=FINISHED)
-                self._write(connection, [_Change(digest, _MARK, mark, is_new=True)])
-            return now, found
+    def _meet(self, group: str, member: str, ttl: timedelta) -> tuple[datetime, str, list[str]]:
+        attendance = rules.Attendance(member, ttl)
 
-        now, mark = self._transact(pulse)
-        if self._mark not in (None, mark):
-            self._notice_memory_loss()
-        self._mark = mark
-        return rules.utc(now)
+        def meet(row: rules.Row, item: rules.Attendance, now: int) -> tuple[rules.Row, _Met]:
+            after, (mark, members) = rules.meet(row, item, now)
+            return after, (rules.utc(now), mark, members)
+
+        [met] = self._apply(meet, [(rules.group_key(group), attendance)])
+        return met
 
     # Ways and means
 

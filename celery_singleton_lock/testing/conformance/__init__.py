@@ -26,7 +26,7 @@ from .faults import MemoryLossFacts, NetworkFacts, RestartFacts
 from .grants import GrantFacts
 from .history import LastOwnerFacts, ParkFacts, PositionFacts
 from .model import ModelFacts
-from .people import BatchFacts, PeopleFacts
+from .people import BatchFacts, MeetingFacts, PeopleFacts
 from .rivals import RivalFacts
 
 __all__ = [
@@ -43,6 +43,7 @@ class LeaseStoreFacts(
     ParkFacts,
     LastOwnerFacts,
     BatchFacts,
+    MeetingFacts,
     PeopleFacts,
     RivalFacts,
     ModelFacts,

@@ -33,6 +33,13 @@ class StoreFixtures:
         store.close()
 
     @pytest.fixture
+    def other_store(self, open_again: OpenStore) -> Iterator[LeaseStore]:
+        """The same records, through other connections."""
+        store = open_again()
+        yield store
+        store.close()
+
+    @pytest.fixture
     def key(self) -> str:
         return f"fact:{uuid.uuid4().hex[:8]}"
 

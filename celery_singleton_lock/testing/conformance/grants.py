@@ -12,7 +12,7 @@ from celery_singleton_lock.core.errors import ConfigurationError, LeaseLost, Lea
 from celery_singleton_lock.core.models import Granted, LeaseRequest, Park, Release
 from celery_singleton_lock.leases import LeaseStore
 
-from .fixtures import LONG, SHORT, OpenStore, PassTime, StoreFixtures, ask, assert_held, grant
+from .fixtures import LONG, SHORT, PassTime, StoreFixtures, ask, assert_held, grant
 
 
 class GrantFacts(StoreFixtures):
@@ -22,10 +22,10 @@ class GrantFacts(StoreFixtures):
         assert timedelta(0) < lease.remaining < LONG
 
     def test_two_owners_are_never_inside_together(
-        self, store: LeaseStore, open_again: OpenStore, key: str
+        self, store: LeaseStore, other_store: LeaseStore, key: str
     ) -> None:
         grant(store, key, "a")
-        answer = ask(open_again(), key, "b")
+        answer = ask(other_store, key, "b")
         assert_held(answer, by="a")
         assert timedelta(0) < answer.remaining <= LONG
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from celery_singleton_lock.core.models import Granted, LeaseRequest, RecordState, Release
@@ -48,6 +50,35 @@ class BatchFacts(StoreFixtures):
         assert store.renew([]) == []
         assert store.release([]) == []
         assert store.peek([]) == []
+
+
+class MeetingFacts(StoreFixtures):
+    def test_members_that_live_are_told_of_each_other(
+        self, store: LeaseStore, other_store: LeaseStore
+    ) -> None:
+        assert store.meet("beat", "a", LONG).members == ("a",)
+        assert other_store.meet("beat", "b", LONG).members == ("a", "b")
+        assert store.meet("beat", "a", LONG).members == ("a", "b")
+        assert store.meet("other", "c", LONG).members == ("c",)
+
+    def test_member_that_leaves_or_dies_is_not_told_of(
+        self, store: LeaseStore, pass_time: PassTime
+    ) -> None:
+        store.meet("beat", "dies", SHORT)
+        store.meet("beat", "leaves", LONG)
+        store.meet("beat", "leaves", timedelta(0))
+        pass_time(SHORT)
+        assert store.meet("beat", "a", LONG).members == ("a",)
+
+    def test_meeting_tells_the_stores_time(self, store: LeaseStore) -> None:
+        before = store.now()
+        assert before <= store.meet("beat", "a", LONG).now <= store.now()
+        assert abs((before - datetime.now(UTC)).total_seconds()) < 60
+
+    def test_group_is_no_record(self, store: LeaseStore) -> None:
+        store.meet("beat", "a", LONG)
+        store.now()
+        assert list(store.scan()) == []
 
 
 class PeopleFacts(StoreFixtures):
