@@ -31,6 +31,10 @@ class Parts:
     def lock_ttl(self) -> timedelta:
         return self.settings.lock_ttl
 
+    @property
+    def shortest_lock_ttl(self) -> timedelta:
+        return self.settings.shortest_lock_ttl
+
 
 _parts: Final[weakref.WeakKeyDictionary[App, Parts]] = weakref.WeakKeyDictionary()
 _opening: Final = threading.Lock()

@@ -422,14 +422,13 @@ def lock_url_of_sentinels(brokers: Sequence[str], options: Mapping[str, Any]) ->
     databases = {path for _, _, path in places} - {""}
     master, secrets = options.get("master_name"), dict(options.get("sentinel_kwargs") or {})
     password = secrets.pop("password", None)
-    plain = (
-        all(scheme_of(url) in ("sentinel", "") and "?" not in url for url in brokers)
-        and all(path.isdecimal() for path in databases)
-        and len(databases) < 2
-        and len(logins) < 2
+    # Another scheme, or a slash in a password, leaves a path that is no number.
+    plain = all(path.isdecimal() for path in databases) and "?" not in "".join(brokers)
+    # Of the rest, timeouts are ours to choose; anything else says how to reach the Sentinels.
+    simple = (
+        len(databases) < 2 and len(logins) < 2 and all(str(n).startswith("socket_") for n in secrets)
     )
-    # Timeouts are ours; anything else says how to reach the Sentinels.
-    if not master or not plain or any(not str(name).startswith("socket_") for name in secrets):
+    if not (master and plain and simple):
         _refuse_default(
             brokers,
             "that takes a master_name in broker_transport_options, one login, one database, no query, "

@@ -7,6 +7,7 @@ records are. Deadlines, lateness, spent leases and the news of lost memory are h
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
 from abc import ABC, abstractmethod
@@ -112,7 +113,7 @@ class LeaseStore(ABC):
         if not requests:
             return []
         asked_at = self._clock()
-        verdicts = self._acquire(requests)
+        verdicts = self._acquire(requests, os.urandom(8).hex())
         answered_at = self._clock()
         answers: list[Answer] = []
         late = False
@@ -253,7 +254,8 @@ class LeaseStore(ABC):
     # What an adapter writes.
 
     @abstractmethod
-    def _acquire(self, requests: Sequence[LeaseRequest]) -> Sequence[Verdict]: ...
+    def _acquire(self, requests: Sequence[LeaseRequest], call: str) -> Sequence[Verdict]:
+        """`call` names this call, also when it is sent twice: its own grant is not one made before."""
 
     @abstractmethod
     def _renew(self, leases: Sequence[Lease]) -> Sequence[Renewal]: ...

@@ -47,8 +47,10 @@ class MemoryLeaseStore(LeaseStore):
             self._rows.clear()
         self._notice_memory_loss()
 
-    def _acquire(self, requests: Sequence[LeaseRequest]) -> list[Verdict]:
-        return self._apply(rules.acquire, [(request.key, request) for request in requests])
+    def _acquire(self, requests: Sequence[LeaseRequest], call: str) -> list[Verdict]:
+        return self._apply(
+            rules.acquire, [(request.key, rules.Asked(request, call)) for request in requests]
+        )
 
     def _renew(self, leases: Sequence[Lease]) -> list[Renewal]:
         return self._apply(rules.renew, [(lease.key, lease) for lease in leases])

@@ -51,6 +51,10 @@ class Row:
     takeovers: int = 0
     note: str = ""
     kept_until: int = 0
+    call: str = ""
+    """The call that made the grant."""
+    released: int = 0
+    """The fence of the lease that was given back last."""
 
     def is_owned(self, lease: Lease) -> bool:
         return self.fence == lease.fence and self.owner == lease.owner
@@ -58,6 +62,14 @@ class Row:
 
 BLANK: Final = Row()
 """What stands under a key that has no record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, and the call that carries it: the same when it is sent again."""
+
+    request: LeaseRequest
+    call: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +86,8 @@ class Attendance:
 
 
 def group_key(group: str) -> str:
-    """Where a group meets. Its row has no fence, by which it is told from a lease's."""
-    return f"group:{group}"
+    """Where a group meets: a key that no lease can have. Its row has no fence, either."""
+    return f"\0group:{group}"
 
 
 Item = TypeVar("Item", contravariant=True)
@@ -88,7 +100,8 @@ class Rule(Protocol[Item, Reply]):
     def __call__(self, row: Row, item: Item, now: int, /) -> tuple[Row, Reply]: ...
 
 
-def acquire(row: Row, request: LeaseRequest, now: int) -> tuple[Row, Verdict]:
+def acquire(row: Row, asked: Asked, now: int) -> tuple[Row, Verdict]:
+    request = asked.request
     until = now + microseconds(request.ttl)
     kept_until = max(row.kept_until, until + microseconds(EXPIRED_KEPT_FOR))
     if request.position is not None and row.position is not None and row.position >= request.position:
@@ -96,13 +109,16 @@ def acquire(row: Row, request: LeaseRequest, now: int) -> tuple[Row, Verdict]:
     if row.until > now:
         if row.owner == request.owner:
             extended = replace(row, until=max(row.until, until), kept_until=kept_until)
-            return extended, Grant(row.fence, row.takeovers, again=True)
+            # A reply that was lost, and asked for again within one call, is no second grant.
+            return extended, Grant(row.fence, row.takeovers, again=row.call != asked.call)
         return row, _held(row.owner, row.until - now)
-    if row.parked_until > now and (row.heir is None or row.heir != request.heir):
-        return row, _held(row.heir or row.owner, row.parked_until - now)
     ran_out = row.until != 0
     is_last_owner = row.owner == request.owner
-    if request.reclaim is not None and not (ran_out and is_last_owner and row.fence == request.reclaim):
+    comes_back = ran_out and is_last_owner and row.fence == request.reclaim
+    is_heir = row.heir is not None and row.heir == request.heir
+    if row.parked_until > now and not (is_heir or comes_back):
+        return row, _held(row.heir or row.owner, row.parked_until - now)
+    if request.reclaim is not None and not comes_back:
         return row, _held(row.owner, 0)
     granted = replace(
         row,
@@ -113,6 +129,7 @@ def acquire(row: Row, request: LeaseRequest, now: int) -> tuple[Row, Verdict]:
         takeovers=row.takeovers + (ran_out and not is_last_owner),
         note=encode_note(request.note),
         kept_until=kept_until,
+        call=asked.call,
     )
     if row.parked_until <= now:
         granted = replace(granted, heir=None, parked_until=0)
@@ -145,9 +162,14 @@ def _extended(row: Row, lease: Lease, now: int) -> Row:
 def release(row: Row, release: Release, now: int) -> tuple[Row, bool]:
     lease = release.lease
     forgotten = row.fence < lease.fence and lease.is_held
+    if row.released == lease.fence:
+        # It was given back before, by a call whose reply was lost.
+        return row, True
     if not (row.is_owned(lease) or forgotten):
         return row, False
-    given_back = replace(row, owner=lease.owner, fence=lease.fence, until=0, note="")
+    given_back = replace(
+        row, owner=lease.owner, fence=lease.fence, until=0, note="", released=lease.fence
+    )
     if release.undo:
         return given_back, True
     park = release.park

@@ -63,8 +63,8 @@ class KeepAlive:
     def guard(
         self, lease: Lease, *, on_lost: OnLost | None = None, at_most: timedelta | None = None
     ) -> None:
-        """Keep `lease` until `forget`, or for `at_most` from now. `on_lost` is called from a thread of
-        ours when the deadline passed; again if the lease was regained and lost once more."""
+        """Keep `lease` until `forget`, or for `at_most` from now. `on_lost` is called in a thread of
+        its own when the deadline passed; again if the lease was regained and lost once more."""
         now = self._clock()
         guard = _Guard(
             lease,
@@ -138,12 +138,10 @@ class KeepAlive:
         if lease.is_released:
             return
         logger.warning("lease_lost key=%r fence=%d owner=%r", lease.key, lease.fence, lease.owner)
-        if guard.on_lost is None:
-            return
-        try:
-            guard.on_lost(LeaseLost(lease.key, lease.fence))
-        except Exception:
-            logger.exception("lease_lost_receiver_failed key=%r", lease.key)
+        if guard.on_lost is not None:
+            # In a thread of its own: a slow receiver must not keep the others from being told.
+            telling = (guard.on_lost, LeaseLost(lease.key, lease.fence))
+            threading.Thread(target=_call, args=telling, name="singleton-tell", daemon=True).start()
 
     # The renewing thread
 
@@ -250,6 +248,13 @@ class KeepAlive:
                 logger.warning("keep_alive_trouble_began store=%s reason=%s", error.store, error.reason)
             else:
                 logger.warning("keep_alive_trouble_ended store=%s", self._store.name)
+
+
+def _call(receiver: OnLost, loss: LeaseLost) -> None:
+    try:
+        receiver(loss)
+    except Exception:
+        logger.exception("lease_lost_receiver_failed key=%r", loss.key)
 
 
 def _reclaiming(lease: Lease) -> LeaseRequest:

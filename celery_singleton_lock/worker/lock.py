@@ -54,6 +54,9 @@ class Parts(Protocol):
     @property
     def lock_ttl(self) -> timedelta: ...
 
+    @property
+    def shortest_lock_ttl(self) -> timedelta: ...
+
 
 class SingletonLock:
     """One lock, to be entered by ``with``, by ``async with``, or around a function.
@@ -86,6 +89,7 @@ class SingletonLock:
         parts, request, patience = self._begin()
         answer = _ask(parts.store, request)
         if not isinstance(answer, Granted):
+            patience.pause(answer)  # which raises if there is none
             with parts.store.watch(self._key) as watch:
                 while not isinstance(answer := _ask(parts.store, request), Granted):
                     watch.wait(patience.pause(answer))
@@ -148,10 +152,17 @@ class SingletonLock:
                 f"lock {self._name!r} is entered already: write singleton_lock(...) anew for each block"
             )
         parts = self._parts()
+        ttl = self._ttl if self._ttl is not None else parts.lock_ttl
+        if ttl < parts.shortest_lock_ttl:
+            raise ConfigurationError(
+                f"ttl={ttl} of lock {self._name!r} leaves no time for two renewals: give "
+                f"{parts.shortest_lock_ttl.total_seconds():g} seconds or more, or lower "
+                "singleton_slot_ttl, and with it the store's timeout"
+            )
         request = LeaseRequest(
             self._key,
             _new_owner(),
-            self._ttl if self._ttl is not None else parts.lock_ttl,
+            ttl,
             note=_holder(),
             waiting=self._wait != timedelta(0),
         )
@@ -231,10 +242,10 @@ def _give_back(parts: Parts, lease: Lease, *, raise_if_lost: bool) -> None:
     try:
         [written] = parts.store.release([Release(lease)])
     except StoreUnavailable as error:
-        # The work is done, and the lease runs out by itself: nothing that the caller could do.
-        lease.spend()
         logger.warning("lock_not_released key=%r reason=%s", lease.key, error.reason)
-        return
+        # It runs out by itself. Whether it was ours to the end, only the deadline can say now.
+        written = lease.is_held
+        lease.spend()
     if not written:
         logger.warning("lock_was_lost key=%r fence=%d", lease.key, fence)
         if raise_if_lost:

@@ -83,8 +83,8 @@ class Picture:
         )
         return "\n".join(
             [
-                f'<svg xmlns="http://www.w3.org/2000/svg" width="{self._width}" height="{self._height}" '
-                f'viewBox="0 0 {self._width} {self._height}" role="img" aria-label="{self._title}">',
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width} {self._height}" '
+                f'width="{self._width}" height="{self._height}" role="img" aria-label="{self._title}">',
                 f"<title>{self._title}</title>",
                 f"<style>{STYLE}</style>",
                 f"<defs>{heads}{stripes}</defs>",
@@ -165,7 +165,9 @@ def states() -> Picture:
     picture.text((middle + right) / 2, top + 46, "by another (a takeover)", "small mid")
     picture.text((middle + right) / 2, top + 62, "or by its last owner", "small mid")
 
-    picture.path(f"M{right} {top - 28} C{right} 20 {left} 20 {left} {top - 28}", "grey-line", arrow="grey")
+    picture.path(
+        f"M{right} {top - 28} C{right} 20 {left} 20 {left} {top - 28}", "grey-line", arrow="grey"
+    )
     picture.text(middle, 40, "release by its last owner, late; or by force", "small mid")
 
     picture.line(middle - 55, top + 28, left + 75, bottom - 14, "grey-line", arrow="grey")

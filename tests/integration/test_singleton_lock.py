@@ -34,7 +34,7 @@ def server() -> Iterator[RedisServer]:
 @pytest.fixture
 def app(server: RedisServer) -> Celery:
     app = Celery("locks", broker=server.url, set_as_current=False)
-    app.conf.singleton_slot_ttl = 1
+    app.conf.singleton_slot_ttl = 0.75
     return app
 
 
@@ -191,6 +191,27 @@ def test_store_that_is_away_raises_at_once_or_after_the_wait(app: Celery) -> Non
     with pytest.raises(StoreUnavailable), singleton_lock("k", app=away, wait=0.5):
         raise AssertionError("let in without a store")
     assert time.monotonic() - began >= 0.5
+
+
+def test_leaving_raises_if_the_lease_ran_out_while_the_store_was_away() -> None:
+    with RedisServer() as server:
+        app = Celery("away", broker=server.url, set_as_current=False)
+        app.conf.singleton_slot_ttl = 0.75
+
+        @singleton_lock("k", app=app, ttl=1)
+        def work(longer: float) -> None:
+            server.kill()
+            time.sleep(longer)
+
+        with pytest.raises(LeaseLost):
+            work(1.2)
+        server.start()
+        work(0)  # it was ours to the end: nothing to raise
+
+
+def test_ttl_too_short_to_be_renewed_is_refused(app: Celery) -> None:
+    with pytest.raises(ConfigurationError, match="two renewals"):
+        singleton_lock("k", app=app, ttl=0.5).__enter__()
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,17 @@ def test_url_that_cannot_work_is_refused_with_what_to_do(url: str, hint: str) ->
         open_store(url)
 
 
-@pytest.mark.parametrize("url", [f"bad://user:{SECRET}@host", f"redis://u:{SECRET}@host:x/0"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"bad://user:{SECRET}@host",
+        f"redis://u:{SECRET}@host:x/0",
+        f"redis://u:s\u2100{SECRET}@host/0",
+        f"redis://:pa/{SECRET}@host",
+        f"sentinel://u:s\u2100{SECRET}@host/0",
+        f"redis+cluster://:{SECRET}@host:x",
+    ],
+)
 def test_refusal_does_not_show_the_password(url: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         open_store(url)

@@ -7,12 +7,16 @@ from urllib.parse import quote
 
 import pytest
 from hypothesis import example, given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from celery_singleton_lock.core.redaction import redact, redact_all
 
 # A password is recognised by its ends, so that a part of it that survives is found too.
 HEAD, TAIL = "Zq9x", "x9qZ"
+
+# A busy machine is no fault of ours.
+without_deadline = hypothesis_settings(deadline=None)
 
 # What is special in a URL is drawn more often than anything else.
 _special = st.sampled_from("@:/?#;,=%[]\\ '\"+.-_0123456789") | st.sampled_from(
@@ -62,6 +66,7 @@ def assert_hidden(password: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("form", IN_LOGIN)
+@without_deadline
 @given(password=raw_passwords)
 @example(password=HEAD + "?x_key=1@h;x://" + TAIL)
 @example(password=HEAD + "@h1;:" + TAIL)
@@ -71,6 +76,7 @@ def test_no_password_of_a_login_survives(form: str, password: str) -> None:
 
 
 @pytest.mark.parametrize("form", IN_LOGIN)
+@without_deadline
 @given(password=raw_passwords)
 def test_no_encoded_password_of_a_login_survives_and_its_host_does(form: str, password: str) -> None:
     shown = redact(form.format(quote(password, safe="")))
@@ -79,6 +85,7 @@ def test_no_encoded_password_of_a_login_survives_and_its_host_does(form: str, pa
 
 
 @pytest.mark.parametrize("form", IN_QUERY)
+@without_deadline
 @given(password=query_passwords)
 @example(password=HEAD + ";x://" + TAIL)
 @example(password=HEAD + ";a=" + TAIL)
@@ -87,6 +94,7 @@ def test_no_password_of_a_query_survives(form: str, password: str) -> None:
 
 
 @pytest.mark.parametrize("form", IN_LOGIN + IN_QUERY)
+@without_deadline
 @given(password=raw_passwords.filter(lambda password: not set(password) & set(" \t\n\r\f\v")))
 def test_no_encoded_password_in_a_text_survives(form: str, password: str) -> None:
     url = form.format(*[quote(password, safe="")] * 2)
@@ -94,6 +102,11 @@ def test_no_encoded_password_in_a_text_survives(form: str, password: str) -> Non
     assert_hidden(password, shown)
     assert shown.startswith("ConnectionError: cannot reach '")
     assert shown.endswith("timed out (at 10:30)")
+
+
+def test_password_with_a_space_in_a_text_is_hidden() -> None:
+    shown = redact(f"cannot reach redis://u:{HEAD} and {TAIL}@h/0, giving up")
+    assert shown == "cannot reach redis://u:***@h/0, giving up"
 
 
 @pytest.mark.parametrize("login", ["u:{}@h:6379/0", ":{}@h", "redis:/:{}@h", "redis:://u:{}@h"])
@@ -120,6 +133,8 @@ def test_password_is_hidden_when_the_scheme_is_missing_or_mistyped(login: str) -
         # In doubt where the password ends, nothing but the scheme.
         ("redis://u:p/q@h", "redis://***"),
         ("redis://h?client_name=a@b", "redis://***"),
+        ("redis://u:1;x://2@h", "redis://***"),
+        ("redis://h?password=a&b", "redis://h?password=***&***"),
     ],
 )
 def test_what_is_no_secret_stays_readable(url: str, shown: str) -> None:
@@ -156,7 +171,7 @@ def test_several_urls_are_redacted_each() -> None:
     "text", ["a" * 200_000, "a:" * 100_000, "x://" + "a:" * 100_000, "a.b-" * 50_000]
 )
 def test_long_text_costs_no_more_than_its_length(text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     redact(text)
     redact("Error: " + text)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 import pytest
 from celery import Celery
 from hypothesis import example, given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from celery_singleton_lock.core.errors import ConfigurationError
@@ -23,6 +24,9 @@ from celery_singleton_lock.settings import DATABASES, STORES, Settings, describe
 REDIS = "redis://h:6379/0"
 NODES = ["redis://h1", "rediss://h2:6380/1", "unix:///run/redis.sock"]
 HEAD, TAIL = "Zq9x", "x9qZ"
+
+# The first example imports SQLAlchemy and its drivers.
+without_deadline = hypothesis_settings(deadline=None)
 
 
 def read(mapping: dict[str, Any] | None = None, /, **broker: Any) -> Settings:
@@ -435,6 +439,7 @@ def test_ttls_must_leave_time_for_the_calls_within_them(
         assert "raise" in text
 
 
+@without_deadline
 @given(slot_ttl=st.floats(0.5, 60), surplus=st.floats(0, 60))
 def test_second_renewal_ends_before_the_deadline_though_the_store_is_slow(
     slot_ttl: float, surplus: float
@@ -451,6 +456,13 @@ def test_run_is_remembered_at_least_as_long_as_its_lease() -> None:
     assert "30 s" in text
     assert read({"singleton_remember_for": 30}).remember_for.seconds == 30
     assert read({"singleton_lock_ttl": 9000}).remember_for.seconds == 9000
+
+
+def test_default_of_remember_for_satisfies_every_bound_at_once() -> None:
+    options = {"visibility_timeout": 20_000}
+    told: dict[str, Any] = {"broker_url": REDIS, "broker_transport_options": options}
+    assert read({"singleton_lock_ttl": 9000}, **told).remember_for.total_seconds() == 40_000
+    assert read({"singleton_lock_ttl": 50_000}, **told).remember_for.total_seconds() == 50_000
 
 
 @pytest.mark.parametrize(
@@ -530,6 +542,13 @@ def test_tls_options_beside_the_broker_url_require_a_lock_url(broker: str) -> No
         broker_transport_options={"master_name": "m"},
     )
     assert "rediss://" in text
+
+
+def test_tls_options_of_an_app_are_seen() -> None:
+    app = new_app(broker=REDIS)
+    app.conf.broker_use_ssl = {"ssl_ca_certs": "/ca.pem"}
+    with pytest.raises(ConfigurationError, match="broker_use_ssl"):
+        Settings.from_app(app)
 
 
 @pytest.mark.parametrize(
@@ -629,6 +648,7 @@ def assert_hidden(shown: str) -> None:
 
 
 @pytest.mark.parametrize("form", URLS)
+@without_deadline
 @given(password=passwords, encoded=st.booleans())
 @example(password=HEAD + TAIL, encoded=False)
 def test_no_password_is_shown_whatever_is_wrong_with_the_setting(
@@ -648,6 +668,7 @@ def test_no_password_is_shown_whatever_is_wrong_with_the_setting(
 
 
 @pytest.mark.parametrize("form", URLS)
+@without_deadline
 @given(password=passwords, encoded=st.booleans())
 def test_no_password_of_the_broker_is_shown(form: str, password: str, encoded: bool) -> None:
     url = form.format(*[quote(password, safe="") if encoded else password] * 2)
@@ -657,6 +678,7 @@ def test_no_password_of_the_broker_is_shown(form: str, password: str, encoded: b
     assert_hidden(everything_shown({}, broker_url=url))
 
 
+@without_deadline
 @given(password=passwords)
 def test_password_of_the_sentinels_is_carried_over_unchanged(password: str) -> None:
     options = {"master_name": "x", "sentinel_kwargs": {"password": password}}

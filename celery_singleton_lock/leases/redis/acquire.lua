@@ -1,7 +1,8 @@
 -- Ask for the lease under KEYS[1]. The rules are those of rules.py; times are µs of the server's clock.
 -- Answers {1, fence, takeovers, again} | {0, holder, remaining µs} | {2, position, outcome}
-local owner, ttl, position, heir, note, reclaim, waiting, expired_kept_ms =
-  ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
+local owner, ttl, position, heir, note, reclaim, waiting, expired_kept_ms, call =
+  ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8]),
+  ARGV[9]
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -9,7 +10,7 @@ local now = time[1] * 1000000 + time[2]
 local function text(number) return string.format('%.0f', number) end
 
 local record = redis.call('HMGET', KEYS[1],
-  'owner', 'fence', 'until', 'parked_until', 'heir', 'position', 'outcome', 'takeovers')
+  'owner', 'fence', 'until', 'parked_until', 'heir', 'position', 'outcome', 'takeovers', 'call')
 local last_owner = record[1] or ''
 local fence = tonumber(record[2] or 0)
 local held_until = tonumber(record[3] or 0)
@@ -35,22 +36,25 @@ if held_until > now then
   if last_owner ~= owner then return held(last_owner, held_until - now) end
   redis.call('HSET', KEYS[1], 'until', text(math.max(held_until, now + ttl)))
   keep()
-  return {1, text(fence), takeovers, 1}
+  -- A reply that was lost, and asked for again within one call, is no second grant.
+  return {1, text(fence), takeovers, record[9] == call and 0 or 1}
 end
+local ran_out = held_until ~= 0
+local comes_back = ran_out and last_owner == owner and record[2] == reclaim
 if parked_until > now then
-  if heir == '' or record[5] ~= heir then
+  local is_heir = heir ~= '' and record[5] == heir
+  if not (is_heir or comes_back) then
     return held(record[5] or last_owner, parked_until - now)
   end
 elseif parked_until > 0 then
   redis.call('HDEL', KEYS[1], 'heir', 'parked_until')
 end
-local ran_out = held_until ~= 0
-if reclaim ~= '' and not (ran_out and last_owner == owner and record[2] == reclaim) then
+if reclaim ~= '' and not comes_back then
   return {0, last_owner, '0'}
 end
 if ran_out and last_owner ~= owner then takeovers = takeovers + 1 end
 fence = text(math.max(fence + 1, now))
 redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'until', text(now + ttl),
-  'since', text(now), 'takeovers', takeovers, 'note', note)
+  'since', text(now), 'takeovers', takeovers, 'note', note, 'call', call)
 keep()
 return {1, fence, takeovers, 0}

@@ -53,8 +53,12 @@ def open_redis_store(url: str, *, prefix: str, timeout: timedelta) -> RedisLease
         opener(url, options, _nobody)
     except ConfigurationError:
         raise
-    except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"Redis URL {redact(url)!r} cannot be used: {error}") from None
+    except (ValueError, TypeError):
+        # Without the parser's own words, which may quote the password.
+        raise ConfigurationError(
+            f"Redis URL {redact(url)!r} cannot be used: percent-encode what is not plain in its user, "
+            "password and path, give the port as a number, and look at its parameters"
+        ) from None
     return RedisLeaseStore(
         redact(url), lambda on_server: opener(url, options, on_server), prefix=prefix
     )
@@ -122,7 +126,6 @@ def _split_hosts(
     url: str, *, separator: str, default_port: int
 ) -> tuple[Any, list[tuple[str, int]], dict[str, Any]]:
     parts = urlsplit(url)
-    # Celery spells further Sentinel hosts as URLs of their own.
     listed = parts.netloc.rpartition("@")[2].split(separator)
     hosts = [_host_and_port(host, default_port) for host in listed if host]
     if not hosts:

@@ -3,12 +3,15 @@ local owner, fence, is_held, position, outcome, keep_ms, park, heir, undo, chann
   ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]),
   tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
 
-local record = redis.call('HMGET', KEYS[1], 'owner', 'fence', 'position', 'awaited', 'parked_until')
+local record = redis.call('HMGET', KEYS[1],
+  'owner', 'fence', 'position', 'awaited', 'parked_until', 'released')
+-- It may have been given back before, by a call whose reply was lost.
+if record[6] == fence then return 1 end
 local forgotten = is_held == '1' and tonumber(record[2] or 0) < tonumber(fence)
 if not forgotten and (record[1] ~= owner or record[2] ~= fence) then return 0 end
 
-redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'until', '0')
-redis.call('HDEL', KEYS[1], 'note', 'awaited')
+redis.call('HSET', KEYS[1], 'owner', owner, 'fence', fence, 'until', '0', 'released', fence)
+redis.call('HDEL', KEYS[1], 'note', 'awaited', 'call')
 if undo ~= '1' then
   redis.call('HSET', KEYS[1], 'takeovers', '0')
   if park then

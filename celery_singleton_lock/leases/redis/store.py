@@ -74,7 +74,7 @@ class RedisLeaseStore(LeaseStore):
 
     # Calls
 
-    def _acquire(self, requests: Sequence[LeaseRequest]) -> list[Verdict]:
+    def _acquire(self, requests: Sequence[LeaseRequest], call: str) -> list[Verdict]:
         return [
             _verdict(reply)
             for reply in self._exchange(
@@ -89,6 +89,7 @@ class RedisLeaseStore(LeaseStore):
                         "" if request.reclaim is None else request.reclaim,
                         int(request.waiting),
                         _EXPIRED_KEPT_MS,
+                        call,
                     )
                     for request in requests
                 ]

@@ -95,8 +95,10 @@ class SqlLeaseStore(LeaseStore):
 
     # Calls
 
-    def _acquire(self, requests: Sequence[LeaseRequest]) -> list[Verdict]:
-        return self._apply(rules.acquire, [(request.key, request) for request in requests])
+    def _acquire(self, requests: Sequence[LeaseRequest], call: str) -> list[Verdict]:
+        return self._apply(
+            rules.acquire, [(request.key, rules.Asked(request, call)) for request in requests]
+        )
 
     def _renew(self, leases: Sequence[Lease]) -> list[Renewal]:
         return self._apply(rules.renew, [(lease.key, lease) for lease in leases])
@@ -205,7 +207,8 @@ class SqlLeaseStore(LeaseStore):
 
     def _columns(self, change: _Change) -> dict[str, object]:
         fields = {name: getattr(change.row, name) for name in _ROW_FIELDS}
-        return fields | {"digest": change.digest, "prefix": self._prefix, "key": change.key}
+        key = change.key.removeprefix("\0")  # which PostgreSQL cannot keep in a text
+        return fields | {"digest": change.digest, "prefix": self._prefix, "key": key}
 
     def _digest(self, key: str) -> str:
         return hashlib.sha256(f"{self._prefix}\0{key}".encode()).hexdigest()

@@ -28,6 +28,8 @@ leases: Final = sa.Table(
     sa.Column("takeovers", sa.Integer, nullable=False),
     sa.Column("note", _TEXT, nullable=False),
     sa.Column("kept_until", sa.BigInteger, nullable=False),
+    sa.Column("call", sa.String(32), nullable=False),
+    sa.Column("released", sa.BigInteger, nullable=False),
     sa.Index("ix_singleton_leases_kept_until", "kept_until"),
     mysql_engine="InnoDB",
     mysql_charset="utf8mb4",

@@ -11,6 +11,7 @@ import pytest
 from celery_singleton_lock.core.errors import ConfigurationError, LeaseLost, LeaseReleased
 from celery_singleton_lock.core.models import Granted, LeaseRequest, Park, Release
 from celery_singleton_lock.leases import LeaseStore
+from celery_singleton_lock.leases.base import Grant
 
 from .fixtures import LONG, SHORT, PassTime, StoreFixtures, ask, assert_held, grant
 
@@ -163,6 +164,22 @@ class GrantFacts(StoreFixtures):
         store.undo(store.acquire([LeaseRequest(key, "a", LONG)]))
         assert_held(ask(store, key, "b"), by="a")
         assert store.renew([lease]) == [True]
+
+    def test_call_that_was_sent_twice_was_granted_once(self, store: LeaseStore, key: str) -> None:
+        requests = [LeaseRequest(key, "a", LONG)]
+        first, second, other = (store._acquire(requests, call)[0] for call in "xxy")
+        assert isinstance(first, Grant)
+        assert isinstance(second, Grant)
+        assert isinstance(other, Grant)
+        assert first.fence == second.fence == other.fence
+        assert (first.again, second.again, other.again) == (False, False, True)
+
+    def test_release_that_was_sent_twice_is_written_once(self, store: LeaseStore, key: str) -> None:
+        release = Release(grant(store, key, "a"), position=1)
+        assert list(store._release([release])) == [True]
+        grant(store, key, "b")
+        assert list(store._release([release])) == [True]
+        assert_held(ask(store, key, "c"), by="b")
 
     def test_undo_does_not_hide_the_death_of_an_earlier_holder(
         self, store: LeaseStore, key: str, pass_time: PassTime

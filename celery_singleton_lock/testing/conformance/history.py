@@ -164,6 +164,14 @@ class LastOwnerFacts(StoreFixtures):
         assert answer.lease.fence > lease.fence
         assert answer.takeovers == 0
 
+    def test_heir_may_acquire_anew_while_its_park_lasts(
+        self, store: LeaseStore, key: str, pass_time: PassTime
+    ) -> None:
+        store.release([Release(grant(store, key, "a"), park=Park("run 1", LONG))])
+        lease = grant(store, key, "b", SHORT, heir="run 1")
+        pass_time(SHORT)
+        assert grant(store, key, "b", reclaim=lease.fence).fence > lease.fence
+
     def test_nobody_acquires_anew_once_another_was_granted(
         self, store: LeaseStore, key: str, pass_time: PassTime
     ) -> None:

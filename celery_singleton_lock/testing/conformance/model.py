@@ -158,14 +158,9 @@ def machine_for(open_again: OpenStore) -> type[RuleBasedStateMachine]:
             expected = self.of(key)
             if expected.holder is None or expected.is_alive:
                 return
-            request = LeaseRequest(
-                self.name(key), expected.last_owner, LONG, reclaim=expected.fence, heir=expected.heir
-            )
+            request = LeaseRequest(self.name(key), expected.last_owner, LONG, reclaim=expected.fence)
             [answer] = self.store.acquire([request])
-            if expected.is_parked and expected.heir is None:
-                assert isinstance(answer, Held)
-            else:
-                self.granted(expected, expected.last_owner, answer, dies=False)
+            self.granted(expected, expected.last_owner, answer, dies=False)
 
         @rule(key=keys)
         def force(self, key: str) -> None:

@@ -79,6 +79,10 @@ class MeetingFacts(StoreFixtures):
         store.meet("beat", "a", LONG)
         store.now()
         assert list(store.scan()) == []
+        before = store.incarnation
+        grant(store, "group:beat", "x")
+        assert store.meet("beat", "a", LONG).members == ("a",)
+        assert store.incarnation == before
 
 
 class PeopleFacts(StoreFixtures):

@@ -1,0 +1,41 @@
+"""How Sphinx builds these pages: ``make docs``. Nothing here needs the network."""
+
+from __future__ import annotations
+
+from celery_singleton_lock import __version__
+from celery_singleton_lock.settings import describe
+
+project = "celery-singleton-lock"
+author = "celery-singleton-lock contributors"
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"celery-singleton-lock {__version__}"
+html_show_copyright = False
+smartquotes = False
+
+# Docstrings put names of the domain between single backticks.
+default_role = "py:obj"
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+
+myst_enable_extensions = ["substitution"]
+myst_heading_anchors = 3
+
+ACTING = {"singleton_lock_url", "singleton_key_prefix", "singleton_lock_ttl", "singleton_slot_ttl"}
+"""The settings that do something in this version; the others are checked and reserved."""
+
+
+def settings_table() -> str:
+    """All settings as a Markdown table, from the code that reads them: it cannot drift."""
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    for setting in describe():
+        name = f"`{setting.name}`" + ("" if setting.name in ACTING else " (reserved)")
+        cells = (name, setting.default, f"{setting.doc} *Takes: {setting.kind}.*")
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+myst_substitutions = {"settings_table": settings_table()}
