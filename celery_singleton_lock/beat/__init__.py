@@ -1,1 +1,1 @@
-"""Beat: when an entry is due. (The scheduler itself is not here yet.)"""
+"""Beat: every replica is active, no slot is lost, and none is published twice."""

@@ -194,7 +194,9 @@ class LeaseStore(ABC):
 
     def peek(self, keys: Sequence[str]) -> list[Record | None]:
         """The record under each key; None where there is none."""
-        return self._peek(keys) if keys else []
+        records = self._peek(keys) if keys else []
+        self._report_memory_loss()
+        return records
 
     def scan(self, prefix: str = "") -> Iterator[Record]:
         """All records whose key starts with `prefix`, in no order, without stopping others. A record

@@ -1,0 +1,121 @@
+"""Publishes runs as stock beat does, but with an id that every replica computes alike."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Final
+
+from celery.beat import _evaluate_entry_args, _evaluate_entry_kwargs
+from kombu.exceptions import OperationalError
+
+from celery_singleton_lock.core.redaction import redact
+
+from .engine import BrokerUnavailable, Due
+from .plan import run_id
+
+logger = logging.getLogger(__name__)
+
+ENTRY_HEADER: Final = "singleton_entry"
+SLOT_HEADER: Final = "singleton_slot"
+
+
+class Publisher:
+    """`entry_of` finds the Celery entry of a name. The connection is opened when it is needed."""
+
+    def __init__(
+        self, app: Any, entry_of: Callable[[str], Any], on_refused: Callable[[Due], None]
+    ) -> None:
+        self._app = app
+        self._entry_of = entry_of
+        self._on_refused = on_refused
+        self._connection: Any = None
+        self._producer: Any = None
+
+    def prepare(self) -> None:
+        """Connect to the broker, unless that is done."""
+        with self._telling_trouble():
+            self._open()
+
+    def publish(self, dues: Sequence[Due]) -> None:
+        """Publish all, oldest first, and have them confirmed where the broker can. What can never be
+        published (arguments that cannot be serialised) is reported and passed over."""
+        with self._telling_trouble():
+            producer = self._open()
+            with producer.batch():
+                for due in dues:
+                    self._send(due, producer)
+        for due in dues:
+            logger.info("slot_published entry=%r slot=%s", due.entry, _as_text(due.slot))
+
+    @contextmanager
+    def _telling_trouble(self) -> Iterator[None]:
+        try:
+            yield
+        except self._connection_errors() as error:
+            self.close()
+            raise BrokerUnavailable(redact(f"{type(error).__name__}: {error}")) from error
+
+    def _send(self, due: Due, producer: Any) -> None:
+        try:
+            self._apply(due, producer)
+        except self._connection_errors():
+            raise
+        except Exception:
+            # The entry's own fault: no other should suffer for it, nor it be tried for ever.
+            logger.exception("beat_entry_refused entry=%r slot=%s", due.entry, due.slot.isoformat())
+            self._on_refused(due)
+
+    def _apply(self, due: Due, producer: Any) -> None:
+        entry = self._entry_of(due.entry)
+        args, kwargs = _evaluate_entry_args(entry.args), _evaluate_entry_kwargs(entry.kwargs)
+        options = {
+            **entry.options,
+            "task_id": run_id(self._app.main or "", due.entry, due.slot),
+            # A dict of its own: the entry's is shared by all its runs.
+            "headers": {**(entry.options.get("headers") or {}), **_headers(due)},
+            # Ours is the only retry, with the lease in view.
+            "retry": False,
+        }
+        task = self._app.tasks.get(entry.task)
+        if task is not None:
+            task.apply_async(args, kwargs, producer=producer, **options)
+        else:
+            self._app.send_task(entry.task, args, kwargs, producer=producer, **options)
+
+    def _open(self) -> Any:
+        if self._producer is None:
+            options = {**self._app.conf.broker_transport_options, "confirm_publish": True}
+            self._connection = self._app.connection_for_write(transport_options=options)
+            self._connection.ensure_connection(max_retries=1, timeout=2)
+            self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
+        return self._producer
+
+    def _connection_errors(self) -> tuple[type[BaseException], ...]:
+        known = (OperationalError, ConnectionError, TimeoutError, OSError)
+        if self._connection is None:
+            return known
+        return (*known, *self._connection.connection_errors, *self._connection.channel_errors)
+
+    def close(self) -> None:
+        """Drop the connection; the next publish opens another."""
+        connection, self._connection, self._producer = self._connection, None, None
+        if connection is not None:
+            try:
+                connection.release()
+            except Exception as error:  # noqa: BLE001 - it is given up anyway
+                logger.debug("beat_connection_not_closed error=%s", type(error).__name__)
+
+
+def _headers(due: Due) -> Mapping[str, Any]:
+    return {
+        "celery_beat_task": True,
+        ENTRY_HEADER: due.entry,
+        SLOT_HEADER: _as_text(due.slot),
+    }
+
+
+def _as_text(slot: datetime) -> str:
+    return slot.isoformat().replace("+00:00", "Z")

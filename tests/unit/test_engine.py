@@ -1,0 +1,368 @@
+"""Replicas of beat in virtual time: no server, no sleep, and every fault on purpose."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from celery_singleton_lock.beat.engine import BrokerUnavailable, Due, Engine, PlannedEntry
+from celery_singleton_lock.beat.plan import CatchUpRule
+from celery_singleton_lock.beat.slots import Grid, IntervalGrid
+from celery_singleton_lock.core.errors import StoreUnavailable
+from celery_singleton_lock.core.models import RecordState
+from celery_singleton_lock.leases.memory import MemoryLeaseStore
+
+START = datetime(2026, 11, 18, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+class World:
+    """One store, one broker, and any number of replicas, on one virtual clock."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self.store = CountingStore(clock=self.clock, wall_clock=self.wall_clock)
+        self.published: list[Due] = []
+        self.missed: list[Due] = []
+        self.broker_is_away = False
+        self.seconds_to_connect = 0.0
+        self.before_publish: Callable[[], None] = lambda: None
+        self.at_work: Engine | None = None
+        self._wakes: list[tuple[float, int, Engine]] = []
+        self._names = 0
+
+    def clock(self) -> float:
+        return self.seconds
+
+    def wall_clock(self) -> int:
+        return int((START.timestamp() + self.seconds - 1000) * 1_000_000)
+
+    def prepare(self) -> None:
+        if self.broker_is_away:
+            raise BrokerUnavailable("away")
+        wait, self.seconds_to_connect = self.seconds_to_connect, 0.0
+        if wait:
+            self.run(wait)  # the others go on
+
+    def publish(self, dues: Sequence[Due]) -> None:
+        self.prepare()
+        self.before_publish()
+        self.published.extend(dues)
+        self.seconds += len(dues) / 5000
+
+    def add_replica(self, entries: Mapping[str, Grid], rule: CatchUpRule | None = None) -> Engine:
+        self._names += 1
+        engine = Engine(
+            self.store,
+            self,
+            replica=f"replica {self._names}",
+            slot_ttl=3 * SECOND,
+            on_missed=self.missed.append,
+            clock=self.clock,
+        )
+        rule = rule or CatchUpRule("latest", timedelta(days=1), 15 * SECOND)
+        engine.follow([PlannedEntry(name, grid, rule) for name, grid in entries.items()])
+        heapq.heappush(self._wakes, (self.seconds, self._names, engine))
+        return engine
+
+    def kill(self, engine: Engine) -> None:
+        self._wakes = [wake for wake in self._wakes if wake[2] is not engine]
+        heapq.heapify(self._wakes)
+
+    def run(self, seconds: float) -> None:
+        until = self.seconds + seconds
+        while self._wakes and self._wakes[0][0] <= until:
+            at, name, engine = heapq.heappop(self._wakes)
+            self.seconds = max(self.seconds, at)
+            self.at_work = engine
+            wait = engine.tick()
+            heapq.heappush(self._wakes, (self.seconds + max(wait, 0.001), name, engine))
+        self.seconds = until
+
+    def slots_of(self, entry: str) -> list[float]:
+        """Seconds since the start, in the order of their publishing."""
+        return [(due.slot - START).total_seconds() for due in self.published if due.entry == entry]
+
+
+class CountingStore(MemoryLeaseStore):
+    is_away = False
+    claims = 0
+    calls = 0
+
+    def _acquire(self, requests, call):  # type: ignore[no-untyped-def]
+        self._answer()
+        self.claims += len(requests)
+        return super()._acquire(requests, call)
+
+    def _meet(self, group, member, ttl):  # type: ignore[no-untyped-def]
+        self._answer()
+        return super()._meet(group, member, ttl)
+
+    def _peek(self, keys):  # type: ignore[no-untyped-def]
+        self._answer()
+        return super()._peek(keys)
+
+    def _release(self, releases):  # type: ignore[no-untyped-def]
+        self._answer()
+        return super()._release(releases)
+
+    def _answer(self) -> None:
+        self.calls += 1
+        if self.is_away:
+            raise StoreUnavailable("memory", "away")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+EVERY_SECOND = {"e": IntervalGrid(SECOND)}
+
+
+def test_every_slot_is_published_once_by_three_replicas(world: World) -> None:
+    for _ in range(3):
+        world.add_replica(EVERY_SECOND)
+    world.run(60)
+    assert world.slots_of("e") == [float(n) for n in range(1, 61)]
+
+
+def test_first_start_publishes_nothing_early(world: World) -> None:
+    world.add_replica({"e": IntervalGrid(timedelta(hours=1))})
+    world.run(3599)
+    assert world.published == []
+    world.run(2)
+    assert world.slots_of("e") == [3600.0]
+
+
+def test_killed_replica_is_missed_by_nobody(world: World) -> None:
+    replicas = [world.add_replica({f"e{n}": IntervalGrid(SECOND) for n in range(20)}) for _ in range(3)]
+    for replica in replicas[:2]:
+        world.run(10.5)
+        world.kill(replica)
+    world.run(20)
+    for number in range(20):
+        assert world.slots_of(f"e{number}") == [float(n) for n in range(1, 42)]
+
+
+def test_replica_that_died_between_claim_and_publish_is_taken_over_in_order(world: World) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die() -> None:
+        world.before_publish = lambda: None
+        world.store.is_away = True  # the dead release nothing
+        raise Killed
+
+    replicas = [world.add_replica(EVERY_SECOND) for _ in range(2)]
+    world.run(5.5)
+    world.before_publish = die
+    with pytest.raises(Killed):
+        world.run(2)
+    world.store.is_away = False
+    assert len(world._wakes) == 1  # the other one lives
+    assert len(replicas) == 2
+    world.run(10)
+    slots = world.slots_of("e")
+    assert slots == sorted(slots)
+    assert set(slots) == {float(n) for n in range(1, int(world.seconds) - 1000 + 1)}
+
+
+class SleepyGrid(IntervalGrid):
+    """Stops its replica in the middle of a tick, after the claim, for as long as it is told."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(SECOND)
+        self._world = world
+        self.sleep_for = 0.0
+
+    def next(self, after: datetime) -> datetime | None:
+        is_claimed = any(record.owner == "replica 1" for record in self._world.store.scan()
+                         if record.state is RecordState.HELD)  # fmt: skip
+        if self.sleep_for and is_claimed:
+            sleep, self.sleep_for = self.sleep_for, 0.0
+            self._world.run(sleep)  # the others go on
+        return super().next(after)
+
+
+def test_replica_that_slept_after_its_claim_publishes_nothing_stale(world: World) -> None:
+    grid, names = SleepyGrid(world), [f"e{n}" for n in range(8)]
+    world.add_replica(dict.fromkeys(names, grid))
+    world.run(3.5)
+    world.add_replica(dict.fromkeys(names, IntervalGrid(SECOND)))
+    world.run(3)
+    grid.sleep_for = 8
+    world.run(20)
+    assert grid.sleep_for == 0
+    for name in names:
+        assert world.slots_of(name) == [float(n) for n in range(1, int(world.seconds - 1000) + 1)]
+
+
+def test_connecting_to_the_broker_uses_up_nobodys_lease(world: World) -> None:
+    for _ in range(2):
+        world.add_replica(EVERY_SECOND)
+    world.run(3.5)
+    world.seconds_to_connect = 5
+    world.run(20)
+    assert world.slots_of("e") == [float(n) for n in range(1, int(world.seconds - 1000) + 1)]
+
+
+def test_replica_that_cannot_publish_lets_another_do_it_at_once(world: World) -> None:
+    names = [f"e{n}" for n in range(8)]
+    broken = world.add_replica(dict.fromkeys(names, IntervalGrid(SECOND)))
+    world.add_replica(dict.fromkeys(names, IntervalGrid(SECOND)))
+
+    def fail_one() -> None:
+        if world.at_work is broken:
+            raise BrokerUnavailable("its own connection is broken")
+
+    world.before_publish = fail_one
+    lags: list[float] = []
+    for _ in range(200):
+        world.run(0.1)
+        new = world.published[len(lags) :]
+        lags += [(world.seconds - 1000) - (due.slot - START).total_seconds() for due in new]
+    for name in names:
+        assert world.slots_of(name)[:15] == [float(n) for n in range(1, 16)]
+    assert max(lags) < 2  # and not the slot ttl of three seconds
+
+
+def test_slots_during_an_outage_of_the_broker_come_when_it_is_back(world: World) -> None:
+    for _ in range(2):
+        world.add_replica(EVERY_SECOND)
+    world.run(5.5)
+    world.broker_is_away = True
+    world.run(10)
+    assert len(world.published) == 5
+    world.broker_is_away = False
+    world.run(5)
+    assert world.slots_of("e") == [float(n) for n in range(1, 21)]
+
+
+def test_slots_during_an_outage_of_the_store_come_when_it_is_back(world: World) -> None:
+    replicas = [world.add_replica(EVERY_SECOND) for _ in range(2)]
+    world.run(5.5)
+    world.store.is_away = True
+    world.run(10)
+    assert not any(replica.is_ready for replica in replicas)
+    world.store.is_away = False
+    world.run(5)
+    assert world.slots_of("e") == [float(n) for n in range(1, 21)]
+    assert all(replica.is_ready for replica in replicas)
+
+
+def test_store_that_goes_away_between_publish_and_record_repeats_nothing_while_we_live(
+    world: World,
+) -> None:
+    world.add_replica(EVERY_SECOND)
+    world.run(3.5)
+
+    def go_away() -> None:
+        world.store.is_away = True
+        world.before_publish = lambda: None
+
+    world.before_publish = go_away
+    world.run(8)
+    world.store.is_away = False
+    world.run(8)
+    assert world.slots_of("e") == [float(n) for n in range(1, 20)]
+
+
+def test_slot_that_is_recorded_late_is_not_published_by_another(world: World) -> None:
+    tens = {"e": IntervalGrid(10 * SECOND)}
+    for _ in range(2):
+        world.add_replica(tens)
+    world.run(9)
+
+    def go_away() -> None:
+        world.store.is_away = True
+        world.before_publish = lambda: None
+
+    world.before_publish = go_away
+    world.run(2)
+    world.store.is_away = False
+    world.run(8)
+    assert world.slots_of("e") == [10.0]
+
+
+def test_restart_after_a_gap_catches_up_and_tells_what_was_missed(world: World) -> None:
+    minutely = {"e": IntervalGrid(timedelta(minutes=1))}
+    first = world.add_replica(minutely)
+    world.run(61)
+    world.kill(first)
+    world.run(600)
+    world.add_replica(minutely)
+    world.run(30)
+    assert world.slots_of("e") == [60.0, 660.0]
+    assert [(due.slot - START).total_seconds() for due in world.missed] == [
+        float(60 * n) for n in range(2, 11)
+    ]
+
+
+def test_store_that_forgot_is_told_how_far_the_entries_are(world: World) -> None:
+    for _ in range(2):
+        world.add_replica(EVERY_SECOND)
+    world.run(10.5)
+    world.store.forget()
+    world.run(10)
+    assert world.slots_of("e") == [float(n) for n in range(1, 21)]
+    newcomer = world.add_replica(EVERY_SECOND)
+    world.run(10)
+    assert newcomer.is_ready
+    assert world.slots_of("e") == [float(n) for n in range(1, 31)]
+
+
+def test_slot_is_not_published_twice_because_the_store_forgot(world: World) -> None:
+    for _ in range(2):
+        world.add_replica(EVERY_SECOND)
+    world.run(10.05)  # one has published, the other has not looked yet
+    world.store.forget()
+    world.run(10)
+    assert world.slots_of("e") == [float(n) for n in range(1, 21)]
+
+
+def test_position_that_was_put_back_outlives_all_replicas(world: World) -> None:
+    minutely = {"e": IntervalGrid(timedelta(minutes=1))}
+    replica = world.add_replica(minutely)
+    world.run(61)
+    world.store.forget()
+    world.run(5)
+    world.kill(replica)
+    world.run(600)
+    world.add_replica(minutely)
+    world.run(5)
+    assert world.slots_of("e") == [60.0, 660.0]
+
+
+def test_replica_that_leaves_hands_over_at_once(world: World) -> None:
+    replicas = [world.add_replica(EVERY_SECOND) for _ in range(3)]
+    world.run(5.5)
+    for replica in replicas[:2]:
+        replica.leave()
+        replica.leave()
+        world.kill(replica)
+    world.run(5)
+    assert world.slots_of("e") == [float(n) for n in range(1, 11)]
+
+
+def test_burst_goes_in_batches_and_not_one_by_one(world: World) -> None:
+    world.add_replica({f"e{n}": IntervalGrid(timedelta(minutes=1)) for n in range(10_000)})
+    world.run(59)
+    before = world.store.calls
+    world.run(20)
+    assert len(world.published) == 10_000
+    assert world.store.calls - before < 150
+
+
+def test_fifty_replicas_claim_a_slot_hardly_more_than_once(world: World) -> None:
+    entries = {f"e{n}": IntervalGrid(timedelta(minutes=1)) for n in range(200)}
+    for _ in range(50):
+        world.add_replica(entries)
+    world.run(30)
+    world.store.claims = 0
+    world.run(120)
+    assert len(world.published) == 400
+    assert world.store.claims <= 1.2 * 400

@@ -1,0 +1,101 @@
+"""Which slots are published after a gap, and which are reported missed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_singleton_lock.beat.membership import rank
+from celery_singleton_lock.beat.plan import CatchUp, CatchUpRule, as_position, as_slot, plan, run_id
+from celery_singleton_lock.beat.slots import IntervalGrid
+
+NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
+MINUTES = IntervalGrid(timedelta(minutes=1))
+
+
+def rule(policy: CatchUp, window_minutes: int = 60) -> CatchUpRule:
+    return CatchUpRule(policy, timedelta(minutes=window_minutes), timedelta(seconds=15))
+
+
+def minutes_ago(*minutes: int) -> list[datetime]:
+    return [NOON - timedelta(minutes=each) for each in minutes]
+
+
+@pytest.mark.parametrize(
+    ("policy", "publish", "missed"),
+    [
+        ("none", minutes_ago(0), minutes_ago(4, 3, 2, 1)),
+        ("latest", minutes_ago(0), minutes_ago(4, 3, 2, 1)),
+        ("all", minutes_ago(4, 3, 2, 1, 0), []),
+    ],
+)
+def test_slot_that_is_only_late_is_always_published(
+    policy: CatchUp, publish: list[datetime], missed: list[datetime]
+) -> None:
+    planned = plan(MINUTES, NOON - timedelta(minutes=5), NOON + timedelta(seconds=10), rule(policy))
+    assert (planned.publish, planned.missed) == (publish, missed)
+    assert planned.position == NOON
+
+
+@pytest.mark.parametrize(
+    ("policy", "publish", "missed"),
+    [
+        ("none", [], minutes_ago(2, 1, 0)),
+        ("latest", minutes_ago(0), minutes_ago(2, 1)),
+        ("all", minutes_ago(2, 1, 0), []),
+    ],
+)
+def test_old_slots_are_caught_up_as_the_policy_says(
+    policy: CatchUp, publish: list[datetime], missed: list[datetime]
+) -> None:
+    planned = plan(MINUTES, NOON - timedelta(minutes=3), NOON + timedelta(seconds=40), rule(policy))
+    assert (planned.publish, planned.missed) == (publish, missed)
+
+
+def test_slots_beyond_the_window_are_passed_over() -> None:
+    planned = plan(MINUTES, NOON - timedelta(days=900), NOON, rule("all", window_minutes=2))
+    assert planned.publish == minutes_ago(1, 0)
+
+
+def test_nothing_due_leaves_the_position_where_it_is() -> None:
+    planned = plan(MINUTES, NOON, NOON + timedelta(seconds=59), rule("all"))
+    assert (planned.publish, planned.missed, planned.position) == ([], [], NOON)
+
+
+@given(st.integers(0, 2**52))
+def test_positions_and_slots_are_two_names_of_one_time(position: int) -> None:
+    assert as_position(as_slot(position)) == position
+
+
+def test_run_id_is_alike_for_all_and_different_for_each_slot() -> None:
+    ids = {
+        run_id(app, entry, slot)
+        for app in ("a", "b")
+        for entry in ("x", "y")
+        for slot in minutes_ago(0, 1)
+    }
+    assert len(ids) == 8
+    assert run_id("a", "x", NOON) == run_id("a", "x", NOON.astimezone())
+
+
+@given(st.sets(st.text(min_size=1), min_size=1, max_size=9), st.text())
+def test_ranks_are_a_permutation(members: set[str], entry: str) -> None:
+    ranks = [rank(member, tuple(members), entry) for member in members]
+    assert sorted(ranks) == list(range(len(members)))
+
+
+def test_a_member_that_goes_hands_over_only_its_own_entries() -> None:
+    members = tuple(f"replica {n}" for n in range(5))
+    left = members[:-1]
+    for number in range(500):
+        entry = f"entry {number}"
+        first = min(members, key=lambda member: rank(member, members, entry))
+        if first in left:
+            assert rank(first, left, entry) == 0
+
+
+def test_replica_that_is_no_member_comes_last() -> None:
+    assert rank("stranger", ("a", "b"), "entry") == 2
