@@ -146,6 +146,7 @@ class Engine:
         self._unrecorded: list[Release] = []
         self._chunk = 500
         self._trouble: str | None = None
+        self._broker_was_away = False
         self._quiet_until = 0.0
         store.on_memory_loss(self._put_back)
 
@@ -166,12 +167,18 @@ class Engine:
             self._keep_company()
             self._read_positions()
             self._record_what_was_published()
+            if self._broker_was_away:
+                self._publisher.prepare()
+                self._broker_was_away = False
             if not self._is_quiet:
                 self._do_what_is_due()
         except StoreUnavailable as error:
+            # Only a heartbeat can tell that it is back.
+            self._next_heartbeat = 0.0
             self._say(f"the lease store is away: {error.reason}")
             return random.uniform(0.2, 0.5)  # noqa: S311 - jitter, not a secret
         except BrokerUnavailable as error:
+            self._broker_was_away = True
             self._say(f"the broker is away: {error}")
             return random.uniform(0.2, 0.5)  # noqa: S311 - jitter, not a secret
         except LeaseLost as lost:
