@@ -5,7 +5,7 @@ from __future__ import annotations
 from .measure import Answer, Spread, Unit
 
 _LINE = "  {:<47} {:>20} {:>20} {:>22}  {}"
-HEADING = _LINE.format("", "measured", "to", "ratio", "promise").rstrip()
+HEADING = _LINE.format("", "measured", "against", "ratio", "promise").rstrip()
 
 
 def row_of(answer: Answer) -> str:

@@ -24,7 +24,14 @@ autodoc_typehints = "none"
 myst_enable_extensions = ["substitution"]
 myst_heading_anchors = 3
 
-ACTING = {"singleton_lock_url", "singleton_key_prefix", "singleton_lock_ttl", "singleton_slot_ttl"}
+ACTING = {
+    "singleton_lock_url",
+    "singleton_key_prefix",
+    "singleton_lock_ttl",
+    "singleton_slot_ttl",
+    "singleton_catch_up",
+    "singleton_catch_up_window",
+}
 """The settings that do something in this version; the others are checked and reserved."""
 
 

@@ -182,7 +182,65 @@ def states() -> Picture:
     return picture
 
 
-PICTURES: dict[str, Callable[[], Picture]] = {"lease.svg": lease, "states.svg": states}
+def beat() -> Picture:
+    """Two slots of one entry: one as usual, one whose first replica is killed before it publishes."""
+    picture = Picture(900, 440, "Three beat replicas, one slot as usual, and one that is taken over")
+    first, second, third, store, broker = 105, 165, 225, 305, 385
+    lanes = (
+        ("replica A", "rank 0", first),
+        ("replica B", "rank 1", second),
+        ("replica C", "rank 2", third),
+        ("store", "one record", store),
+        ("broker", "", broker),
+    )
+    for name, more, y in lanes:
+        picture.text(20, y + (4.5 if not more else -1), name, "name")
+        picture.text(20, y + 14, more, "small")
+        picture.line(110, y, 880, y, "lane")
+    picture.text(880, 28, "time →", "small end")
+    for at, words in ((140, "slot 12:00"), (470, "slot 12:05")):
+        picture.line(at, 48, at, broker, "grey-line dashed")
+        picture.text(at, 40, words, "name mid")
+
+    def step(at: float, lane: float, to: float, words: str, kind: str) -> None:
+        picture.line(at, lane + 4, at, to, f"{kind}-line", arrow=kind)
+        picture.text(at + 4, lane - 8, words, "small")
+
+    # As usual: the first one does it all, the others look later and find it done.
+    step(155, first, store - 15, "claim", "a")
+    step(205, first, broker - 4, "publish", "a")
+    step(260, first, store - 15, "record", "a")
+    picture.bar(150, 270, store, "a", "A's lease")
+    picture.text(205, broker + 22, "id 5d0c…", "small mid")
+    step(300, second, store - 4, "+100 ms: done", "grey")
+    step(355, third, store - 4, "+200 ms: done", "grey")
+    picture.text(278, store + 30, "position 12:00", "small")
+
+    # The first one is killed between claim and publish: its lease runs out, and another takes over.
+    picture.bar(480, 690, store, "a", "A's lease, until the slot ttl")
+    step(485, first, store - 15, "claim", "a")
+    picture.text(527, first - 8, "✕ killed before it publishes", "bad name")
+    step(520, second, store - 15, "held", "grey")
+    picture.bar(552, 700, second, "pause")
+    picture.text(626, second + 4.5, "waits", "on-stripes mid")
+    step(560, third, store - 15, "held", "grey")
+    picture.bar(592, 700, third, "pause")
+    picture.text(646, third + 4.5, "waits", "on-stripes mid")
+    step(708, second, store - 15, "claim", "b")
+    step(755, second, broker - 4, "publish", "b")
+    step(810, second, store - 15, "record", "b")
+    picture.bar(700, 820, store, "b", "B's lease")
+    picture.text(755, broker + 22, "id 91f3…: A would have used the same", "small mid")
+    step(840, third, store - 4, "done", "grey")
+    picture.text(880, store + 30, "position 12:05", "small end")
+    return picture
+
+
+PICTURES: dict[str, Callable[[], Picture]] = {
+    "lease.svg": lease,
+    "states.svg": states,
+    "beat.svg": beat,
+}
 
 
 if __name__ == "__main__":

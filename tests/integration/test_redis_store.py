@@ -50,8 +50,10 @@ def test_scripts_that_were_flushed_are_sent_again(server: RedisServer, store: Le
     server.connect().script_flush()
     assert store.renew([lease]) == [True]
     server.connect().script_flush()
-    requests = [LeaseRequest(f"k{n}", "a", LONG) for n in range(3)]
+    before = calls_of(server)
+    requests = [LeaseRequest(f"k{n}", "a", LONG) for n in range(30)]
     assert all(isinstance(answer, Granted) for answer in store.acquire(requests))
+    assert calls_of(server)["eval"] - before.get("eval", 0) == 1
 
 
 def test_script_is_sent_by_its_digest_once_it_is_known(server: RedisServer, store: LeaseStore) -> None:

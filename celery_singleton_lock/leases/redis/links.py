@@ -6,6 +6,7 @@ but our own, so that a call's time is known.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from redis import Redis
 from redis.connection import ConnectionPool
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 
-from .scripts import Command
+from .scripts import Command, pack
 
 Connection = Any  # redis-py is mostly untyped.
 Reply = Any  # What the server answered; a `ResponseError` stands in its place and is not raised.
@@ -52,6 +53,9 @@ class PoolLink:
     def __init__(self, pool: ConnectionPool, on_server: OnServer) -> None:
         self._pool = pool
         self._on_server = on_server
+        # Lent by the pool for good. It asks of each whether it is still open, and keeps books: that
+        # is as much work as the rest of a call, and a connection that was closed is found out anyway.
+        self._idle: list[Connection] = []
 
     def exchange(self, commands: Sequence[Command]) -> list[Reply]:
         try:
@@ -59,16 +63,44 @@ class PoolLink:
         except TimeoutError:
             raise
         except ConnectionError:
-            # Most often a kept connection to a server that was restarted since. Every script may be
-            # run twice by the same owner, so a lost reply does no harm.
+            # Most often a kept connection to a server that was restarted since; then all of them are.
+            # Every script may be run twice by the same owner, so a lost reply does no harm.
+            self._disconnect_idle()
             return self._try_exchange(commands)
 
     def _try_exchange(self, commands: Sequence[Command]) -> list[Reply]:
-        with borrowed(self._pool) as connection:
+        connection = self._take()
+        try:
             send(connection, commands)
             replies = receive(connection, commands)
             self._on_server(0, connection.server)
-            return replies
+        except BaseException:
+            # Whatever it is (an abort from outside, too), replies may be left unread: whoever got
+            # this connection next would take them for its own.
+            connection.disconnect()
+            self._pool.release(connection)
+            raise
+        self._idle.append(connection)
+        return replies
+
+    def _take(self) -> Connection:
+        while (connection := self._pop_idle()) is not None:
+            # A forked child inherits its parent's, and must not speak on them.
+            if connection.pid == os.getpid():
+                return connection
+        return self._pool.get_connection()
+
+    def _disconnect_idle(self) -> None:
+        while (connection := self._pop_idle()) is not None:
+            connection.disconnect()
+            self._pool.release(connection)
+
+    def _pop_idle(self) -> Connection | None:
+        # Not "if self._idle": another thread may be quicker.
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def scan(self, pattern: bytes) -> Iterator[list[bytes]]:
         return scan_server(Redis(connection_pool=self._pool), pattern)
@@ -123,8 +155,17 @@ def receive(connection: Connection, commands: Sequence[Command]) -> list[Reply]:
     replies = [_read(connection) for _ in commands]
     unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
     if unknown:
-        # A restart, a failover or SCRIPT FLUSH. EVAL also teaches the server the script.
-        _write(connection, [commands[at].by_source() for at in unknown])
+        # A restart, a failover or SCRIPT FLUSH. The first EVAL teaches the server the script.
+        taught = {commands[at].script: at for at in reversed(unknown)}
+        _write(
+            connection,
+            [
+                commands[at].by_source()
+                if taught[commands[at].script] == at
+                else commands[at].by_digest()
+                for at in unknown
+            ],
+        )
         for at in unknown:
             replies[at] = _read(connection)
     return replies
@@ -132,13 +173,13 @@ def receive(connection: Connection, commands: Sequence[Command]) -> list[Reply]:
 
 def send_asking(connection: Connection, command: Command) -> Reply:
     """One command to a Cluster node that is about to own its slot."""
-    _write(connection, [(b"ASKING",), command.by_source()])
+    _write(connection, [pack(b"ASKING"), command.by_source()])
     _read(connection)
     return _read(connection)
 
 
-def _write(connection: Connection, commands: Sequence[tuple[Any, ...]]) -> None:
-    connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+def _write(connection: Connection, packed: Sequence[bytes]) -> None:
+    connection.send_packed_command([b"".join(packed)], check_health=False)
 
 
 def _read(connection: Connection) -> Reply:

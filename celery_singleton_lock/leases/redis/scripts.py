@@ -30,11 +30,21 @@ class Command:
     key: bytes
     arguments: tuple[bytes | str | int, ...]
 
-    def by_digest(self) -> tuple[bytes | str | int, ...]:
-        return (b"EVALSHA", self.script.sha, 1, self.key, *self.arguments)
+    def by_digest(self) -> bytes:
+        return pack(b"EVALSHA", self.script.sha, b"1", self.key, *self.arguments)
 
-    def by_source(self) -> tuple[bytes | str | int, ...]:
-        return (b"EVAL", self.script.source, 1, self.key, *self.arguments)
+    def by_source(self) -> bytes:
+        return pack(b"EVAL", self.script.source, b"1", self.key, *self.arguments)
+
+
+def pack(*words: bytes | str | int) -> bytes:
+    """One command as the server reads it. redis-py's packer takes four times as long for ours, which
+    are many short words, and is half of the cost of a batch."""
+    encoded = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    return b"*%d\r\n%b" % (
+        len(encoded),
+        b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in encoded]),
+    )
 
 
 ACQUIRE = Script.load("acquire")

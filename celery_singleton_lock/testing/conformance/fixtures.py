@@ -14,7 +14,7 @@ from celery_singleton_lock.core.models import Granted, Held, Lease, LeaseRequest
 from celery_singleton_lock.leases import LeaseStore
 
 LONG = timedelta(hours=1)
-SHORT = timedelta(milliseconds=250)
+SHORT = timedelta(milliseconds=400)
 
 OpenStore = Callable[[], LeaseStore]
 

@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -170,6 +171,11 @@ class _Relay:
         self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
 
     async def _serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        # Cancelled at the end of the loop: Python 3.11 would print that as an error.
+        with suppress(asyncio.CancelledError):
+            await self._pass_on(reader, client)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         link = _Link(client)
         self._links.add(link)
         try:
