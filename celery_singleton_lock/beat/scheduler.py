@@ -15,7 +15,8 @@ from celery.beat import ScheduleEntry, Scheduler
 from celery_singleton_lock.core.redaction import redact_all
 from celery_singleton_lock.core.signals import slot_missed
 from celery_singleton_lock.leases import open_store
-from celery_singleton_lock.settings import Settings, one_of, read_duration
+from celery_singleton_lock.settings import Settings
+from celery_singleton_lock.settings.values import one_of, read_duration
 
 from .engine import Due, Engine, PlannedEntry
 from .plan import CatchUp, CatchUpRule

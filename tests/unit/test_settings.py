@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.leases.opening import REDIS_SCHEMES, SQL_SCHEMES, open_store
-from celery_singleton_lock.settings import DATABASES, STORES, Settings, describe
+from celery_singleton_lock.settings import Settings, describe
+from celery_singleton_lock.settings.urls import DATABASES, STORES
 
 REDIS = "redis://h:6379/0"
 NODES = ["redis://h1", "rediss://h2:6380/1", "unix:///run/redis.sock"]

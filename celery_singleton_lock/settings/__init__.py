@@ -1,0 +1,227 @@
+"""Every ``singleton_*`` setting: what it means, what it may be, and what it is when it is not set.
+
+Read once, from the Celery config. What cannot work is refused here, before anything is touched, by an
+error that names the setting and says what to do; no error and no repr contains a password.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from difflib import get_close_matches
+from functools import partial
+from types import ModuleType
+from typing import Any, Final, Literal, NamedTuple
+
+from celery_singleton_lock.core.errors import ConfigurationError
+
+from .broker import lock_url_of_broker, split_brokers, visibility_timeout
+from .urls import read_database_url, read_lock_url
+from .values import one_of, read_address, read_count, read_duration, read_name, refuse, shown
+
+PREFIX: Final = "singleton_"
+SHORTEST_LOCK_TTL: Final = timedelta(seconds=1)
+SHORTEST_SLOT_TTL: Final = timedelta(seconds=0.5)
+REMEMBER_FOR: Final = timedelta(hours=2)
+
+
+class Description(NamedTuple):
+    """One row of the reference page."""
+
+    name: str
+    kind: str
+    default: str
+    doc: str
+
+
+def _about(
+    read: Callable[[str, object], object], kind: str, doc: str, default: str = ""
+) -> dict[str, Any]:
+    """`default` says what the default is, where it is not a plain value."""
+    return {"read": read, "kind": kind, "doc": doc, "default": default}
+
+
+_seconds: Final = partial(_about, read_duration, "seconds, or a timedelta")
+_text: Final = partial(_about, read_name, "text")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Settings:
+    """All settings, checked. None in the config means: not set."""
+
+    lock_url: str | tuple[str, ...] = field(metadata=_about(
+        read_lock_url, "URL, or a list of three or more Redis URLs",
+        "Where leases are kept. Several independent Redis servers make a quorum (Redlock).",
+        "the broker, where it is Redis; otherwise required",
+    ))  # fmt: skip
+    database_url: str | None = field(default=None, metadata=_about(
+        read_database_url, "SQLAlchemy URL",
+        "The ledger: history, effects that happen exactly once, the outbox.",
+    ))  # fmt: skip
+    key_prefix: str = field(default="singleton", metadata=_text(
+        "Keeps applications apart that share a store: give each its own.",
+    ))  # fmt: skip
+    lock_ttl: timedelta = field(default=timedelta(seconds=30), metadata=_seconds(
+        "How long a lease outlives the last sign of life of its holder, and so the time until the run "
+        "of a killed worker is taken over. At least 1 second and four store timeouts.",
+    ))  # fmt: skip
+    slot_ttl: timedelta = field(default=timedelta(seconds=3), metadata=_seconds(
+        "How long a beat replica may take to publish a slot before another one does. At least half a "
+        "second, at most the lock ttl. A store call times out after a third of it, or after 1 second.",
+    ))  # fmt: skip
+    remember_for: timedelta = field(default=REMEMBER_FOR, metadata=_seconds(
+        "How long a finished run is remembered, so that a late copy of its message is not executed. At "
+        "least the lock ttl, and twice the broker's visibility timeout.",
+        "7200 s, or the least that is allowed if that is more",
+    ))  # fmt: skip
+    catch_up: Literal["none", "latest", "all"] = field(default="latest", metadata=_about(
+        one_of("none", "latest", "all"), "none, latest or all",
+        "Which slots to publish of those that were missed while no beat ran.",
+    ))  # fmt: skip
+    catch_up_window: timedelta = field(default=timedelta(days=1), metadata=_seconds(
+        "Slots older than this are not caught up.",
+    ))  # fmt: skip
+    when_store_down: Literal["wait", "run", "fail"] = field(default="wait", metadata=_about(
+        one_of("wait", "run", "fail"), "wait, run or fail",
+        "What a worker does with a task while the store is away. With run it may be executed twice.",
+    ))  # fmt: skip
+    dead_letter_queue: str = field(default="dead-letters", metadata=_text(
+        "The queue for runs that failed for good.",
+    ))  # fmt: skip
+    max_deliveries: int = field(default=5, metadata=_about(
+        read_count, "whole number",
+        "A message that killed its workers this many times becomes a dead letter.",
+    ))  # fmt: skip
+    http: str | None = field(default=None, metadata=_about(
+        read_address, "host:port", "Address for metrics and health; port 0 takes any free one.",
+    ))  # fmt: skip
+
+    @classmethod
+    def from_app(cls, app: Any) -> Settings:
+        """Read the config of a Celery app, which is loaded by this if it was not yet."""
+        conf = app.conf.finalize()
+        found: dict[str, tuple[str, Any]] = {}
+        # Not by iterating over conf: there a key with and one without the namespace are two, and the
+        # weaker one may come last.
+        for mapping in reversed(conf.maps):
+            for name, key in spellings(mapping, conf.prefix).items():
+                found[name] = (key, mapping[key])
+        return cls.from_mapping(
+            dict(found.values()),
+            broker_url=conf.broker_url,
+            broker_transport_options=conf.broker_transport_options,
+            broker_use_ssl=conf.broker_use_ssl,
+            namespace=conf.prefix,
+        )
+
+    @classmethod
+    def from_mapping(
+        cls,
+        mapping: Mapping[str, Any],
+        *,
+        broker_url: str | Sequence[str] | None = None,
+        broker_transport_options: Mapping[str, Any] | None = None,
+        broker_use_ssl: object = None,
+        namespace: str | None = None,
+    ) -> Settings:
+        """Pick our settings out of `mapping`, in any case, with or without the namespace.
+
+        The broker's own settings give defaults and bounds.
+        """
+        given = {name: (key, mapping[key]) for name, key in spellings(mapping, namespace).items()}
+        refuse_unknown_names(given)
+        values: dict[str, Any] = {}
+        for each in fields(cls):
+            _, value = given.get(PREFIX + each.name, ("", None))
+            if value is not None:
+                values[each.name] = each.metadata["read"](PREFIX + each.name, value)
+        brokers = split_brokers(broker_url)
+        options = broker_transport_options or {}
+        if "lock_url" not in values:
+            values["lock_url"] = lock_url_of_broker(brokers, options, broker_use_ssl)
+        least = 2 * visibility_timeout(brokers, options)
+        values.setdefault("remember_for", max(REMEMBER_FOR, least, values.get("lock_ttl", least)))
+        if values["remember_for"] < least:
+            refuse(
+                "singleton_remember_for", values["remember_for"],
+                "a message that the broker delivers again would be executed again: raise it to "
+                f"{least.total_seconds():g}, twice the visibility timeout, or lower that in "
+                "broker_transport_options",
+            )  # fmt: skip
+        return cls(**values)
+
+    def __post_init__(self) -> None:
+        lock_ttl, least = shown(self.lock_ttl), self.shortest_lock_ttl.total_seconds()
+        if self.slot_ttl < SHORTEST_SLOT_TTL:
+            refuse("singleton_slot_ttl", self.slot_ttl, "a slow network takes longer: raise it to 0.5")
+        if self.slot_ttl > self.lock_ttl:
+            to_do = f"lower it to singleton_lock_ttl ({lock_ttl}) or less, or raise that"
+            refuse("singleton_slot_ttl", self.slot_ttl, to_do)
+        if self.lock_ttl < self.shortest_lock_ttl:
+            why = "two renewals would not fit in, and one lost packet would lose the lease"
+            to_do = f"raise it to {least:g}, or lower singleton_slot_ttl"
+            refuse("singleton_lock_ttl", self.lock_ttl, f"{why}: {to_do}")
+        if self.remember_for < self.lock_ttl:
+            to_do = f"raise it to singleton_lock_ttl ({lock_ttl}) or more"
+            refuse("singleton_remember_for", self.remember_for, to_do)
+
+    @property
+    def store_timeout(self) -> timedelta:
+        """How long to wait for the store: a slot's lease must survive a call that fails."""
+        return min(timedelta(seconds=1), self.slot_ttl / 3)
+
+    @property
+    def shortest_lock_ttl(self) -> timedelta:
+        """The least that `lock_ttl` may be, here and in the options of a task.
+
+        Renewals start at a third and at two thirds of the ttl, and the deadline comes a little early
+        for drift: the second one must be over by then although the store takes all of its timeout.
+        """
+        return max(SHORTEST_LOCK_TTL, 4 * self.store_timeout)
+
+    def __repr__(self) -> str:
+        values = (f"{each.name}={shown(getattr(self, each.name))}" for each in fields(self))
+        return f"Settings({', '.join(values)})"
+
+
+def describe() -> list[Description]:
+    """What the reference page says of each setting, in order."""
+    rows = ((each, each.metadata) for each in fields(Settings))
+    return [
+        Description(PREFIX + each.name, at["kind"], at["default"] or shown(each.default), at["doc"])
+        for each, at in rows
+    ]
+
+
+def spellings(mapping: Mapping[str, Any], namespace: str | None) -> dict[str, str]:
+    """Our names in `mapping`, each with the key under which it stands there."""
+    before = namespace.lower().rstrip("_") + "_" if namespace else ""
+    found: dict[str, str] = {}
+    for key in filter(lambda key: isinstance(key, str), mapping.keys()):
+        name = key.lower().removeprefix(before)
+        if not name.startswith(PREFIX):
+            continue
+        if before and key.isupper() and name == key.lower():
+            # Celery does not read it. In Django's settings it may be somebody else's.
+            if name.removeprefix(PREFIX) in {each.name for each in fields(Settings)}:
+                raise ConfigurationError(f"{key} is not read: name it {before.upper()}{key}")
+            continue
+        if name in found:
+            raise ConfigurationError(f"{key} and {found[name]} are one setting: remove one of them")
+        found[name] = key
+    return found
+
+
+def refuse_unknown_names(given: Mapping[str, tuple[str, Any]]) -> None:
+    known = [PREFIX + each.name for each in fields(Settings)]
+    wrong = []
+    for name, (key, value) in given.items():
+        # In a config module, `from celery_singleton_lock import singleton_lock` is no setting.
+        if name in known or callable(value) or isinstance(value, ModuleType):
+            continue
+        close = get_close_matches(name, known, n=1)
+        meant = [key[: -len(name)] + (each.upper() if key.isupper() else each) for each in close]
+        wrong.append(f"{key} (did you mean {meant[0]}?)" if meant else key)
+    if wrong:
+        raise ConfigurationError(f"unknown settings: {', '.join(wrong)}. Known: {', '.join(known)}")
