@@ -111,8 +111,9 @@ class Cast:
     def send_signal(self, name: str, number: signal.Signals) -> float:
         """Returns when that was."""
         self.say("demo", f"sends {number.name} to {name}")
+        at = time.monotonic()
         os.kill(self._pid(name), number)
-        return time.monotonic()
+        return at
 
     def tell_enough(self, name: str) -> None:
         self.say("demo", f"tells {name} to finish")

@@ -7,6 +7,8 @@ have() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/usr/
 have redis-server || missing="$missing redis-server"
 have mariadbd || have mysqld || missing="$missing mariadb-server"
 have rabbitmq-server || missing="$missing rabbitmq-server"
+# Not a server, but what makes a process believe that it is another time.
+ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || missing="$missing libfaketime"
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
   echo "installing$missing"

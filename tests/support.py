@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import NoReturn, Protocol, TypeVar
 
 import pytest
 
@@ -27,7 +28,23 @@ def start_or_skip(server: Started) -> Started:
     try:
         server.start()
     except ServerMissing as missing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"in CI every server must be there: {missing}", pytrace=False)
-        pytest.skip(str(missing))
+        skip_or_fail(str(missing))
     return server
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip the test here, and fail it in CI, because something is not installed."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"in CI everything must be there: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+def wrong_clock(offset: str) -> dict[str, str]:
+    """The environment of a process whose clock is wrong, by an offset such as ``-120s``."""
+    libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    if not libraries:
+        skip_or_fail("libfaketime is missing: apt-get install libfaketime")
+    return {
+        "LD_PRELOAD": str(libraries[0]),
+        "FAKETIME": offset,
+    }

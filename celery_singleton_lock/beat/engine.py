@@ -50,16 +50,13 @@ class PlannedEntry:
     """An entry of the schedule, with what this replica knows of it."""
 
     name: str
+    key: str
     grid: Grid
     rule: CatchUpRule
     position: datetime | None = None
     next_slot: datetime | None = None
     ticket: int = 0
     """Which place in the heap is its own; any other is an old one."""
-
-    @property
-    def key(self) -> str:
-        return f"beat:{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

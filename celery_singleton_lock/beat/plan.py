@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import uuid
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Final, Literal
+from urllib.parse import quote
 
 from .slots import EPOCH, Grid
 
 CatchUp = Literal["none", "latest", "all"]
 
 RUN_IDS: Final = uuid.UUID("6d1c9a52-6f0d-5f6e-9b1d-0c5c2a6f1e11")
+MOST_TOLD_BEYOND_THE_WINDOW: Final = 1000
+"""A year of seconds is more than anybody wants to be told of."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -38,22 +44,33 @@ class Plan:
 
 def plan(grid: Grid, position: datetime, now: datetime, rule: CatchUpRule) -> Plan:
     """The slots after `position`, up to `now`: oldest first."""
-    late: list[datetime] = []
-    old: list[datetime] = []
-    slot = grid.next(max(position, now - max(rule.window, rule.late_line)))
-    while slot is not None and slot <= now:
-        (late if slot > now - rule.late_line else old).append(slot)
-        slot = grid.next(slot)
+    start = max(position, now - max(rule.window, rule.late_line))
+    too_old = list(islice(slots_between(grid, position, start), MOST_TOLD_BEYOND_THE_WINDOW))
+    due = list(slots_between(grid, start, now))
+    first_late = bisect_right(due, now - rule.late_line)
+    old, late = due[:first_late], due[first_late:]
     caught_up = {"none": 0, "latest": 0 if late else 1, "all": len(old)}[rule.policy]
-    split = len(old) - caught_up
-    publish = old[split:] + late
-    last = (old + late)[-1:] or [position]
-    return Plan(publish, old[:split], last[0])
+    split = max(0, len(old) - caught_up)
+    # Also where there is no slot left: an entry must not stay behind the window for ever.
+    return Plan(old[split:] + late, too_old + old[:split], due[-1] if due else start)
+
+
+def slots_between(grid: Grid, after: datetime, until: datetime) -> Iterator[datetime]:
+    slot = grid.next(after)
+    while slot is not None and slot <= until:
+        yield slot
+        slot = grid.next(slot)
 
 
 def run_id(app_name: str, entry: str, slot: datetime) -> str:
     """The id of the run of `entry` at `slot`: the same, whoever computes it."""
     return str(uuid.uuid5(RUN_IDS, f"{app_name}\0{entry}\0{as_position(slot)}"))
+
+
+def entry_key(app_name: str, entry: str) -> str:
+    """The key of an entry's record. Two apps that share a store, and name an entry alike, would else
+    share its position: only one of them would publish."""
+    return f"beat:{quote(app_name, safe='')}:{entry}"
 
 
 def as_position(slot: datetime) -> int:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from celery.beat import _evaluate_entry_args, _evaluate_entry_kwargs
-from kombu.exceptions import OperationalError
+from kombu.exceptions import BatchPublishError, OperationalError
 
 from celery_singleton_lock.core.redaction import redact
 
@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 ENTRY_HEADER: Final = "singleton_entry"
 SLOT_HEADER: Final = "singleton_slot"
+BROKER_TIMEOUT_S: Final = 5.0
 
 
 class Publisher:
@@ -45,9 +46,8 @@ class Publisher:
         with self._telling_trouble():
             producer = self._open()
             with producer.batch():
-                for due in dues:
-                    self._send(due, producer)
-        for due in dues:
+                sent = [due for due in dues if self._send(due, producer)]
+        for due in sent:
             logger.info("slot_published entry=%r slot=%s", due.entry, _as_text(due.slot))
 
     @contextmanager
@@ -58,19 +58,30 @@ class Publisher:
             self.close()
             raise BrokerUnavailable(redact(f"{type(error).__name__}: {error}")) from error
 
-    def _send(self, due: Due, producer: Any) -> None:
+    def _send(self, due: Due, producer: Any) -> bool:
+        """False if it can never be sent, by its own fault: no other should suffer for it, nor it be
+        tried for ever."""
+        entry = self._entry_of(due.entry)
         try:
-            self._apply(due, producer)
+            args, kwargs = _evaluate_entry_args(entry.args), _evaluate_entry_kwargs(entry.kwargs)
+        except Exception:  # noqa: BLE001 - logged there
+            return self._refuse(due)
+        try:
+            self._apply(due, entry, args, kwargs, producer)
         except self._connection_errors():
             raise
-        except Exception:
-            # The entry's own fault: no other should suffer for it, nor it be tried for ever.
-            logger.exception("beat_entry_refused entry=%r slot=%s", due.entry, due.slot.isoformat())
-            self._on_refused(due)
+        except Exception:  # noqa: BLE001 - logged there
+            return self._refuse(due)
+        return True
 
-    def _apply(self, due: Due, producer: Any) -> None:
-        entry = self._entry_of(due.entry)
-        args, kwargs = _evaluate_entry_args(entry.args), _evaluate_entry_kwargs(entry.kwargs)
+    def _refuse(self, due: Due) -> bool:
+        logger.exception("beat_entry_refused entry=%r slot=%s", due.entry, _as_text(due.slot))
+        self._on_refused(due)
+        return False
+
+    def _apply(
+        self, due: Due, entry: Any, args: list[Any], kwargs: dict[str, Any], producer: Any
+    ) -> None:
         options = {
             **entry.options,
             "task_id": run_id(self._app.main or "", due.entry, due.slot),
@@ -87,14 +98,24 @@ class Publisher:
 
     def _open(self) -> Any:
         if self._producer is None:
-            options = {**self._app.conf.broker_transport_options, "confirm_publish": True}
+            options = {
+                **self._patience(),
+                **self._app.conf.broker_transport_options,
+                "confirm_publish": True,
+            }
             self._connection = self._app.connection_for_write(transport_options=options)
             self._connection.ensure_connection(max_retries=1, timeout=2)
-            self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
+            self._producer = _producer_class(self._app)(self._connection, auto_declare=False)
         return self._producer
 
+    def _patience(self) -> dict[str, float]:
+        """kombu waits for ever for a Redis that has gone silent, unless it is told not to."""
+        if not str(self._app.conf.broker_write_url).startswith(("redis", "sentinel")):
+            return {}
+        return {"socket_timeout": BROKER_TIMEOUT_S, "socket_connect_timeout": BROKER_TIMEOUT_S}
+
     def _connection_errors(self) -> tuple[type[BaseException], ...]:
-        known = (OperationalError, ConnectionError, TimeoutError, OSError)
+        known = (BatchPublishError, OperationalError, ConnectionError, TimeoutError, OSError)
         if self._connection is None:
             return known
         return (*known, *self._connection.connection_errors, *self._connection.channel_errors)
@@ -107,6 +128,20 @@ class Publisher:
                 connection.release()
             except Exception as error:  # noqa: BLE001 - it is given up anyway
                 logger.debug("beat_connection_not_closed error=%s", type(error).__name__)
+
+
+def _producer_class(app: Any) -> Any:
+    class DeclaringOnce(app.amqp.Producer):  # type: ignore[misc]
+        """kombu remembers what was declared, too, but looks it up by a copy bound to the channel: a
+        fifth of the cost of a message. A new connection has a new producer, and so declares anew."""
+
+        def maybe_declare(self, entity: Any, *args: Any, **kwargs: Any) -> Any:
+            declared = self.__dict__.setdefault("_declared", {})
+            if id(entity) not in declared:
+                super().maybe_declare(entity, *args, **kwargs)
+                declared[id(entity)] = entity  # kept alive, so that no other gets its id
+
+    return DeclaringOnce
 
 
 def _headers(due: Due) -> Mapping[str, Any]:

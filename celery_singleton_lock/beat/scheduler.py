@@ -19,7 +19,7 @@ from celery_singleton_lock.settings import Settings
 from celery_singleton_lock.settings.values import one_of, read_duration
 
 from .engine import Due, Engine, PlannedEntry
-from .plan import CatchUp, CatchUpRule
+from .plan import CatchUp, CatchUpRule, entry_key
 from .publisher import Publisher
 from .slots import grid_of
 
@@ -118,7 +118,12 @@ class SingletonScheduler(Scheduler):  # type: ignore[misc]
 
     def _planned(self) -> list[PlannedEntry]:
         return [
-            PlannedEntry(name, grid_of(entry.schedule), entry.rule(self._settings))
+            PlannedEntry(
+                name,
+                entry_key(self.app.main or "", name),
+                grid_of(entry.schedule),
+                entry.rule(self._settings),
+            )
             for name, entry in self.schedule.items()
         ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from celery import Celery
 
 from celery_singleton_lock import SingletonScheduler
 from celery_singleton_lock.testing.servers import PostgresServer, RabbitMQServer, RedisServer
+from tests.support import wrong_clock
 
 from .beats import QUEUE, Beats, Published, count, until
 
@@ -112,6 +114,26 @@ def test_broker_may_be_away_for_ten_seconds(
     for entry in ENTRIES:
         published.assert_no_gap(entry)
     assert beats.exit_codes() == [None, None, None]
+    for log in beats.logs:
+        assert "beat_trouble_began reason=the broker is away" in log
+        assert "beat_tick_failed" not in log
+        assert "refused" not in log.replace("Connection refused", "")
+
+
+def test_broker_that_is_silent_does_not_hang_beat(
+    broker: RedisServer, locks: RedisServer, start_beats: StartBeats
+) -> None:
+    beats = start_beats(broker.url, locks.url, replicas=1)
+    until(lambda: count(broker) >= 6)
+    broker.pause()
+    until(lambda: "beat_trouble_began" in beats.logs[0])
+    broker.resume()
+    until(lambda: "beat_trouble_ended" in beats.logs[0])
+    time.sleep(2)
+    published = Published(broker)
+    for entry in ENTRIES:
+        published.assert_no_gap(entry)
+    assert "beat_tick_failed" not in beats.logs[0]
 
 
 def test_clean_stop_hands_over_at_once(
@@ -135,7 +157,7 @@ def test_burst_of_five_thousand_with_a_replica_stopped_in_its_middle(
         '"abc"', "map(str, range(5000))"
     )
     beats = start_beats(broker.url, locks.url, config=config)
-    until(lambda: len(locks.connect().keys("singleton:beat:*")) == 5000)
+    until(lambda: len(locks.connect().keys("singleton:beat:proj:*")) == 5000)
     broker.connect().delete(QUEUE)  # what was due while they began
     until(lambda: 0 < count(broker) < 5000, within=45)
     beats.processes[0].send_signal(signal.SIGSTOP)
@@ -165,6 +187,23 @@ def test_all_beats_away_for_a_while_is_caught_up_by_the_latest_slot(
     gaps = [(b - a).total_seconds() for a, b in pairwise(slots)]
     assert sum(gap > 1 for gap in gaps) == 1
     assert "slot_missed" in beats.logs[1]
+
+
+@pytest.mark.parametrize("offset", ["-120s", "+120s"])
+def test_replica_whose_clock_is_wrong_is_neither_early_nor_late(
+    broker: RedisServer, locks: RedisServer, start_beats: StartBeats, offset: str
+) -> None:
+    beats = start_beats(broker.url, locks.url, replicas=1)
+    beats.start(**wrong_clock(offset))
+    until(lambda: count(broker) >= 9)
+    beats.processes[0].kill()  # from now on, the one with the wrong clock is alone
+    time.sleep(5)
+    published = Published(broker)
+    now = datetime.now(UTC)
+    for entry in ENTRIES:
+        published.assert_no_gap(entry)
+        assert timedelta(0) < now - published.slots_of(entry)[-1] < timedelta(seconds=3)
+    assert beats.exit_codes() == [-signal.SIGKILL, None]
 
 
 def test_rabbitmq_as_broker_and_postgres_as_store(

@@ -96,7 +96,6 @@ def test_interrupted_demo_ends_all_it_started(tmp_path: Path) -> None:
         # The worst moment: a process that is stopped ends by SIGKILL only.
         while "sends SIGSTOP" not in (line := demo.stdout.readline()):
             assert line, "the demo ended early"
-        assert any("valkey" in each for each in left_behind(tmp_path))
         os.killpg(demo.pid, signal.SIGINT)  # as Ctrl-C in a terminal: to all at once
         said, _ = demo.communicate(timeout=ENOUGH_S)
     assert demo.returncode == 130, said

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from celery_singleton_lock.beat.engine import BrokerUnavailable, Due, Engine, PlannedEntry
-from celery_singleton_lock.beat.plan import CatchUpRule
+from celery_singleton_lock.beat.plan import CatchUpRule, entry_key
 from celery_singleton_lock.beat.slots import Grid, IntervalGrid
 from celery_singleton_lock.core.errors import StoreUnavailable
 from celery_singleton_lock.core.models import RecordState
@@ -64,7 +64,9 @@ class World:
             clock=self.clock,
         )
         rule = rule or CatchUpRule("latest", timedelta(days=1), 15 * SECOND)
-        engine.follow([PlannedEntry(name, grid, rule) for name, grid in entries.items()])
+        engine.follow(
+            [PlannedEntry(name, entry_key("app", name), grid, rule) for name, grid in entries.items()]
+        )
         heapq.heappush(self._wakes, (self.seconds, self._names, engine))
         return engine
 
@@ -300,6 +302,23 @@ def test_restart_after_a_gap_catches_up_and_tells_what_was_missed(world: World) 
     assert [(due.slot - START).total_seconds() for due in world.missed] == [
         float(60 * n) for n in range(2, 11)
     ]
+
+
+def test_entry_whose_only_slot_is_beyond_the_window_does_not_keep_beat_busy(world: World) -> None:
+    hourly = {"e": IntervalGrid(timedelta(hours=1))}
+    brief = CatchUpRule("all", timedelta(minutes=5), 15 * SECOND)
+    first = world.add_replica(hourly, brief)
+    world.run(10)
+    world.kill(first)
+    world.run(3600 + 1800)
+    world.add_replica(hourly, brief)
+    before = world.store.calls
+    world.run(10)
+    assert world.store.calls - before < 30
+    assert world.published == []
+    assert [(due.slot - START).total_seconds() for due in world.missed] == [3600.0]
+    world.run(1800)
+    assert world.slots_of("e") == [7200.0]
 
 
 def test_store_that_forgot_is_told_how_far_the_entries_are(world: World) -> None:

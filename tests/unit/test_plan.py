@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_singleton_lock.beat.membership import rank
-from celery_singleton_lock.beat.plan import CatchUp, CatchUpRule, as_position, as_slot, plan, run_id
+from celery_singleton_lock.beat.plan import (
+    MOST_TOLD_BEYOND_THE_WINDOW,
+    CatchUp,
+    CatchUpRule,
+    as_position,
+    as_slot,
+    entry_key,
+    plan,
+    run_id,
+)
 from celery_singleton_lock.beat.slots import IntervalGrid
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
@@ -58,6 +67,19 @@ def test_old_slots_are_caught_up_as_the_policy_says(
 def test_slots_beyond_the_window_are_passed_over() -> None:
     planned = plan(MINUTES, NOON - timedelta(days=900), NOON, rule("all", window_minutes=2))
     assert planned.publish == minutes_ago(1, 0)
+    assert len(planned.missed) == MOST_TOLD_BEYOND_THE_WINDOW
+
+
+def test_position_follows_the_window_where_no_slot_is_left_in_it() -> None:
+    daily = IntervalGrid(timedelta(days=1))
+    planned = plan(daily, NOON - timedelta(days=2), NOON, rule("latest"))
+    assert planned.publish == []
+    assert len(planned.missed) == 2
+    assert planned.position == NOON - timedelta(hours=1)
+
+
+def test_entries_of_two_apps_do_not_share_a_record() -> None:
+    assert len({entry_key(app, entry) for app, entry in [("a", "b:c"), ("a:b", "c"), ("", "c")]}) == 3
 
 
 def test_nothing_due_leaves_the_position_where_it_is() -> None:
