@@ -17,7 +17,7 @@ from typing import Any
 import celery_singleton_lock
 from celery_singleton_lock.testing.servers import RedisServer, ServerMissing
 
-from . import leases
+from . import beat, leases
 from .leases import Effort, NotMeasured
 from .measure import Answer
 from .table import HEADING, row_of
@@ -87,7 +87,7 @@ def version_or_none(package: str) -> str | None:
 def measured(server: RedisServer, effort: Effort) -> Iterator[Answer]:
     print("medians, with the quartiles in brackets; a ratio is of samples of the same round\n")
     print(HEADING)
-    for title, results in leases.chapters(server, effort):
+    for title, results in (*leases.chapters(server, effort), *beat.chapters(effort.burst_rounds)):
         print(f"\n{title}")
         for result in results:
             if isinstance(result, NotMeasured):

@@ -18,18 +18,24 @@ from celery_singleton_lock.beat.publisher import Publisher
 from celery_singleton_lock.beat.slots import Grid, grid_of
 from celery_singleton_lock.testing.servers import RedisServer
 
-from .measure import MOST_REPEATS, Answer, Contest, Question, Subject, until_kept
+from .measure import Answer, Contest, Question, Subject
 
 ENTRIES = 10_000
 TASK = "bench.noop"
 RULE = CatchUpRule("all", timedelta(minutes=10), timedelta(minutes=10))
 
 
-def bursts(server: RedisServer, rounds: int) -> Iterator[Answer]:
-    app = Celery("bench", broker=server.url, set_as_current=False)
-    logging.getLogger("celery_singleton_lock").setLevel(logging.ERROR)
+def chapters(rounds: int) -> Iterator[tuple[str, Iterator[Answer]]]:
+    yield (
+        f"beat: {ENTRIES:,} crontab entries due at one instant; times are of one entry",
+        bursts(rounds),
+    )
 
-    def measure() -> list[Answer]:
+
+def bursts(rounds: int) -> Iterator[Answer]:
+    logging.getLogger("celery_singleton_lock").setLevel(logging.ERROR)
+    with RedisServer() as server:
+        app = Celery("bench", broker=server.url, set_as_current=False)
         # One call more than rounds: the first is not counted.
         beat, loop = Beat(app, server, rounds + 1), Loop(app)
         contest = Contest(
@@ -37,14 +43,10 @@ def bursts(server: RedisServer, rounds: int) -> Iterator[Answer]:
                 "beat": Subject(beat.publish_all_due, items_per_call=ENTRIES),
                 "loop": Subject(loop.send_all, items_per_call=ENTRIES),
             },
-            [Question("beat, leases included, to a loop of send_task", "beat", "loop", at_most=0.5)],
+            [Question("published, leases included, to send_task", "beat", "loop")],
             rounds,
         )
-        answers = contest.decide(repeats=0)
-        server.connect().flushall()
-        return answers
-
-    yield from until_kept(measure, MOST_REPEATS)
+        yield from contest.decide(repeats=0)
 
 
 class Beat:
