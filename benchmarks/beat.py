@@ -12,7 +12,8 @@ from celery.beat import ScheduleEntry
 from celery.schedules import crontab
 
 from celery_singleton_lock import open_store
-from celery_singleton_lock.beat.engine import BrokerUnavailable, Due, Engine, PlannedEntry
+from celery_singleton_lock.beat.engine import Engine
+from celery_singleton_lock.beat.entries import BrokerUnavailable, Due, PlannedEntry
 from celery_singleton_lock.beat.plan import CatchUpRule
 from celery_singleton_lock.beat.publisher import Publisher
 from celery_singleton_lock.beat.slots import Grid, grid_of

@@ -9,10 +9,10 @@ from __future__ import annotations
 import heapq
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from celery_singleton_lock.core.clock import Clock, boottime
 from celery_singleton_lock.core.errors import LeaseLost, StoreUnavailable
@@ -27,9 +27,10 @@ from celery_singleton_lock.core.models import (
 )
 from celery_singleton_lock.leases import LeaseStore
 
+from .entries import BrokerUnavailable, Due, OnMissed, PlannedEntry, Publishes
 from .membership import rank
-from .plan import CatchUpRule, Plan, as_position, as_slot, plan
-from .slots import Grid
+from .plan import Plan, as_position, as_slot, plan
+from .store_clock import StoreClock
 
 logger = logging.getLogger(__name__)
 
@@ -39,45 +40,6 @@ RANK_DELAY: Final = timedelta(milliseconds=100)
 POSITION_KEPT_FOR: Final = timedelta(days=400)
 """Longer than the year of a yearly entry."""
 _READ_AT_ONCE: Final = 2000
-
-
-class BrokerUnavailable(Exception):
-    """Nothing, or not all, was confirmed: what was asked for must be published again."""
-
-
-@dataclass(slots=True, eq=False)
-class PlannedEntry:
-    """An entry of the schedule, with what this replica knows of it."""
-
-    name: str
-    key: str
-    grid: Grid
-    rule: CatchUpRule
-    position: datetime | None = None
-    next_slot: datetime | None = None
-    ticket: int = 0
-    """Which place in the heap is its own; any other is an old one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """One slot of one entry, to be published."""
-
-    entry: str
-    slot: datetime
-
-
-class Publishes(Protocol):
-    """The way to the broker. Both raise `BrokerUnavailable`."""
-
-    def prepare(self) -> None:
-        """Connect, if that is still to be done: so that it does not use up the time of a lease."""
-
-    def publish(self, dues: Sequence[Due]) -> None:
-        """Publish all, and have them confirmed."""
-
-
-OnMissed = Callable[[Due], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,24 +56,6 @@ class _Claim:
     entry: PlannedEntry
     lease: Lease
     plan: Plan
-
-
-@dataclass(slots=True)
-class _StoreClock:
-    """The store's time, carried on by our own monotonic clock between two heartbeats."""
-
-    clock: Clock
-    at: datetime | None = None
-    heard: float = 0.0
-
-    def hear(self, now: datetime) -> None:
-        # As of receipt: it was a little later than that in the store already, so we are never early.
-        self.at, self.heard = now, self.clock()
-
-    def now(self) -> datetime:
-        if self.at is None:
-            raise RuntimeError("the store's time was not heard yet")
-        return self.at + timedelta(seconds=self.clock() - self.heard)
 
 
 class Engine:
@@ -133,7 +77,7 @@ class Engine:
         self._slot_ttl = slot_ttl
         self._on_missed = on_missed
         self._clock = clock
-        self._store_clock = _StoreClock(clock)
+        self._store_clock = StoreClock(clock)
         self._members: tuple[str, ...] = ()
         self._next_heartbeat = 0.0
         self._entries: list[PlannedEntry] = []

@@ -13,7 +13,7 @@ from kombu.exceptions import BatchPublishError, OperationalError
 
 from celery_singleton_lock.core.redaction import redact
 
-from .engine import BrokerUnavailable, Due
+from .entries import BrokerUnavailable, Due
 from .plan import run_id
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,8 @@ from celery_singleton_lock.leases import open_store
 from celery_singleton_lock.settings import Settings
 from celery_singleton_lock.settings.values import one_of, read_duration
 
-from .engine import Due, Engine, PlannedEntry
+from .engine import Engine
+from .entries import Due, PlannedEntry
 from .plan import CatchUp, CatchUpRule, entry_key
 from .publisher import Publisher
 from .slots import grid_of

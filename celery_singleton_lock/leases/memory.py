@@ -6,24 +6,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
-from typing import TypeVar
+from datetime import timedelta
 
 from celery_singleton_lock.core.clock import Clock, boottime
-from celery_singleton_lock.core.models import Lease, LeaseRequest, Record, Release
+from celery_singleton_lock.core.models import Record, Release
 
 from . import rules
-from .base import LeaseStore, Renewal, Verdict, Watch
-
-Item = TypeVar("Item")
-Reply = TypeVar("Reply")
+from .base import Watch
+from .ruled import Item, Reply, RuledLeaseStore
 
 
 def _wall_clock() -> int:
     return time.time_ns() // 1000
 
 
-class MemoryLeaseStore(LeaseStore):
+class MemoryLeaseStore(RuledLeaseStore):
     """Keeps its records in a dict. `wall_clock` is the store's clock, in µs since the epoch."""
 
     def __init__(self, *, clock: Clock = boottime, wall_clock: Callable[[], int] = _wall_clock) -> None:
@@ -47,39 +44,20 @@ class MemoryLeaseStore(LeaseStore):
             self._rows.clear()
         self._notice_memory_loss()
 
-    def _acquire(self, requests: Sequence[LeaseRequest], call: str) -> list[Verdict]:
-        return self._apply(
-            rules.acquire, [(request.key, rules.Asked(request, call)) for request in requests]
-        )
-
-    def _renew(self, leases: Sequence[Lease]) -> list[Renewal]:
-        return self._apply(rules.renew, [(lease.key, lease) for lease in leases])
-
-    def _restore(self, leases: Sequence[Lease]) -> list[bool]:
-        return self._apply(rules.restore, [(lease.key, lease) for lease in leases])
-
     def _release(self, releases: Sequence[Release]) -> list[bool]:
-        written = self._apply(rules.release, [(given.lease.key, given) for given in releases])
+        written = super()._release(releases)
         self._wake()
         return written
 
     def _force_release(self, key: str, who: str, why: str) -> Record | None:
-        [taken] = self._apply(rules.force_release, [(key, rules.Force(key, who, why))])
+        taken = super()._force_release(key, who, why)
         self._wake()
         return taken
-
-    def _peek(self, keys: Sequence[str]) -> list[Record | None]:
-        return self._apply(rules.peek, [(key, key) for key in keys])
 
     def _scan(self, prefix: str) -> Iterator[Record]:
         with self._changed:
             keys = [key for key, row in self._rows.items() if key.startswith(prefix) and row.fence]
         return (record for record in self._peek(keys) if record)
-
-    def _meet(self, group: str, member: str, ttl: timedelta) -> tuple[datetime, str, list[str]]:
-        attendance = rules.Attendance(member, ttl)
-        [(mark, members)] = self._apply(rules.meet, [(rules.group_key(group), attendance)])
-        return rules.utc(self._wall_clock()), mark, members
 
     @contextmanager
     def watch(self, key: str) -> Iterator[Watch]:

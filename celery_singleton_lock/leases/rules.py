@@ -210,7 +210,11 @@ def peek(row: Row, key: str, now: int) -> tuple[Row, Record | None]:
     return row, None if row is BLANK else record(key, row, now)
 
 
-def meet(row: Row, attendance: Attendance, now: int) -> tuple[Row, tuple[str, list[str]]]:
+Met = tuple[datetime, str, list[str]]
+"""The store's time, the group's mark, and who is alive."""
+
+
+def meet(row: Row, attendance: Attendance, now: int) -> tuple[Row, Met]:
     """The row of a group: its mark as owner, and in its note until when each member lives."""
     mark = row.owner or uuid.uuid4().hex
     members = {name: until for name, until in decode_note(row.note).items() if until > now}
@@ -219,9 +223,9 @@ def meet(row: Row, attendance: Attendance, now: int) -> tuple[Row, tuple[str, li
         if attendance.ttl:
             members[attendance.member] = now + microseconds(attendance.ttl)
     if not attendance.member and row.owner:
-        return row, (mark, list(members))
+        return row, (utc(now), mark, list(members))
     met = Row(owner=mark, note=encode_note(members), since=now, kept_until=FINISHED)
-    return met, (mark, list(members))
+    return met, (utc(now), mark, list(members))
 
 
 def record(key: str, row: Row, now: int) -> Record:

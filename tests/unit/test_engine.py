@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from celery_singleton_lock.beat.engine import BrokerUnavailable, Due, Engine, PlannedEntry
+from celery_singleton_lock.beat.engine import Engine
+from celery_singleton_lock.beat.entries import BrokerUnavailable, Due, PlannedEntry
 from celery_singleton_lock.beat.plan import CatchUpRule, entry_key
 from celery_singleton_lock.beat.slots import Grid, IntervalGrid
 from celery_singleton_lock.core.errors import StoreUnavailable

@@ -13,39 +13,30 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from celery_singleton_lock.core.clock import Clock, boottime
 from celery_singleton_lock.core.errors import ConfigurationError, StoreUnavailable
-from celery_singleton_lock.core.models import Lease, LeaseRequest, Record, Release
+from celery_singleton_lock.core.models import Record, Release
 from celery_singleton_lock.core.redaction import redact
 from celery_singleton_lock.leases import rules
-from celery_singleton_lock.leases.base import (
-    DEFAULT_PREFIX,
-    DEFAULT_TIMEOUT,
-    LeaseStore,
-    Renewal,
-    Verdict,
-)
+from celery_singleton_lock.leases.base import DEFAULT_PREFIX, DEFAULT_TIMEOUT
+from celery_singleton_lock.leases.ruled import Item, Reply, RuledLeaseStore
 
 from .dialects import DIALECTS
 from .tables import leases
 
-Item = TypeVar("Item")
-Reply = TypeVar("Reply")
-
 _PAGE: Final = 500
 _PURGE_EVERY: Final = 60.0
 _ROW_FIELDS: Final = tuple(rules.Row.__dataclass_fields__)
-_Met = tuple[datetime, str, list[str]]
 
 
-class SqlLeaseStore(LeaseStore):
+class SqlLeaseStore(RuledLeaseStore):
     """The table is created when it is missing."""
 
     def __init__(
@@ -95,28 +86,10 @@ class SqlLeaseStore(LeaseStore):
 
     # Calls
 
-    def _acquire(self, requests: Sequence[LeaseRequest], call: str) -> list[Verdict]:
-        return self._apply(
-            rules.acquire, [(request.key, rules.Asked(request, call)) for request in requests]
-        )
-
-    def _renew(self, leases: Sequence[Lease]) -> list[Renewal]:
-        return self._apply(rules.renew, [(lease.key, lease) for lease in leases])
-
-    def _restore(self, leases: Sequence[Lease]) -> list[bool]:
-        return self._apply(rules.restore, [(lease.key, lease) for lease in leases])
-
     def _release(self, releases: Sequence[Release]) -> list[bool]:
-        written = self._apply(rules.release, [(given.lease.key, given) for given in releases])
+        written = super()._release(releases)
         self._purge_sometimes()
         return written
-
-    def _force_release(self, key: str, who: str, why: str) -> Record | None:
-        [taken] = self._apply(rules.force_release, [(key, rules.Force(key, who, why))])
-        return taken
-
-    def _peek(self, keys: Sequence[str]) -> list[Record | None]:
-        return self._apply(rules.peek, [(key, key) for key in keys])
 
     def _scan(self, prefix: str) -> Iterator[Record]:
         last = ""
@@ -145,16 +118,6 @@ class SqlLeaseStore(LeaseStore):
             .limit(_PAGE)
         )
         return self._dialect.now(connection), connection.execute(query).all()
-
-    def _meet(self, group: str, member: str, ttl: timedelta) -> tuple[datetime, str, list[str]]:
-        attendance = rules.Attendance(member, ttl)
-
-        def meet(row: rules.Row, item: rules.Attendance, now: int) -> tuple[rules.Row, _Met]:
-            after, (mark, members) = rules.meet(row, item, now)
-            return after, (rules.utc(now), mark, members)
-
-        [met] = self._apply(meet, [(rules.group_key(group), attendance)])
-        return met
 
     # Ways and means
 
