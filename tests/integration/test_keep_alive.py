@@ -25,6 +25,7 @@ from celery_singleton_lock import (
     StoreUnavailable,
     open_store,
 )
+from celery_singleton_lock.leases.memory import MemoryLeaseStore
 from celery_singleton_lock.testing.servers import RedisServer
 from celery_singleton_lock.worker.keep_alive import KeepAlive
 
@@ -193,6 +194,28 @@ def test_lease_is_not_acquired_anew_from_a_store_that_forgot(
     until(lambda: is_free(store, "k"))
     time.sleep(1)
     assert not lease.is_held
+
+
+def test_lease_is_not_acquired_anew_from_a_store_that_was_rolled_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lagging replica was promoted: our record is there, but a successor's may be lost."""
+    store = MemoryLeaseStore()
+    keep_alive = KeepAlive(store)
+    lease, told = granted(store, "k"), Told()
+
+    def away(*_: Any) -> Any:
+        raise StoreUnavailable("memory", "away")
+
+    with monkeypatch.context() as outage:
+        for call in ("renew", "now", "acquire"):
+            outage.setattr(store, call, away)
+        keep_alive.guard(lease, on_lost=told)
+        assert told.event.wait(5)
+        store._notice_memory_loss()
+    time.sleep(1.5)
+    assert not lease.is_held
+    assert is_free(store, "k")
 
 
 def test_lease_is_put_back_into_a_store_that_forgot_before_the_deadline(

@@ -18,6 +18,7 @@ from celery_singleton_lock import (
     StoreUnavailable,
     open_store,
 )
+from celery_singleton_lock.leases.redis import links
 from celery_singleton_lock.testing.conformance.faults import eventually
 from celery_singleton_lock.testing.servers import RedisCluster, RedisServer, SentinelSet
 from tests.support import start_or_skip
@@ -54,6 +55,21 @@ def test_scripts_that_were_flushed_are_sent_again(server: RedisServer, store: Le
     requests = [LeaseRequest(f"k{n}", "a", LONG) for n in range(30)]
     assert all(isinstance(answer, Granted) for answer in store.acquire(requests))
     assert calls_of(server)["eval"] - before.get("eval", 0) == 1
+
+
+def test_call_that_was_interrupted_leaves_no_reply_for_the_next(
+    store: LeaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = granted(store, "k")
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as moment:
+        moment.setattr(links, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.peek(["k"])
+    assert store.renew([lease]) == [True]
 
 
 def test_script_is_sent_by_its_digest_once_it_is_known(server: RedisServer, store: LeaseStore) -> None:
