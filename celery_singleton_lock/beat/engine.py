@@ -203,7 +203,12 @@ class Engine:
     def _schedule(self, entry: PlannedEntry, *, not_before: datetime | None = None) -> None:
         if entry.position is None:
             return
-        entry.next_slot = entry.grid.next(entry.position)
+        self._push(entry, entry.grid.next(entry.position), not_before=not_before)
+
+    def _push(
+        self, entry: PlannedEntry, next_slot: datetime | None, *, not_before: datetime | None = None
+    ) -> None:
+        entry.next_slot = next_slot
         if entry.next_slot is None:
             return
         look_at = max(entry.next_slot, not_before) if not_before else entry.next_slot
@@ -314,7 +319,7 @@ class Engine:
             raise
         for claim in claims:
             claim.entry.position = claim.plan.position
-            self._schedule(claim.entry)
+            self._push(claim.entry, claim.plan.next_slot)
         self._unrecorded.extend(_recording(claim) for claim in claims)
         self._record_what_was_published()
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Final, Literal
 from urllib.parse import quote
 
@@ -40,26 +38,35 @@ class Plan:
     missed: list[datetime]
     position: datetime
     """How far the entry is done once all of that is done."""
+    next_slot: datetime | None
+    """The first slot after now."""
 
 
 def plan(grid: Grid, position: datetime, now: datetime, rule: CatchUpRule) -> Plan:
     """The slots after `position`, up to `now`: oldest first."""
     start = max(position, now - max(rule.window, rule.late_line))
-    too_old = list(islice(slots_between(grid, position, start), MOST_TOLD_BEYOND_THE_WINDOW))
-    due = list(slots_between(grid, start, now))
+    too_old: list[datetime] = []
+    if start > position:
+        too_old, _ = slots_between(grid, position, start, MOST_TOLD_BEYOND_THE_WINDOW)
+    due, next_slot = slots_between(grid, start, now)
     first_late = bisect_right(due, now - rule.late_line)
     old, late = due[:first_late], due[first_late:]
     caught_up = {"none": 0, "latest": 0 if late else 1, "all": len(old)}[rule.policy]
     split = max(0, len(old) - caught_up)
     # Also where there is no slot left: an entry must not stay behind the window for ever.
-    return Plan(old[split:] + late, too_old + old[:split], due[-1] if due else start)
+    return Plan(old[split:] + late, too_old + old[:split], due[-1] if due else start, next_slot)
 
 
-def slots_between(grid: Grid, after: datetime, until: datetime) -> Iterator[datetime]:
+def slots_between(
+    grid: Grid, after: datetime, until: datetime, at_most: float = float("inf")
+) -> tuple[list[datetime], datetime | None]:
+    """The slots after `after`, up to `until`; and the one that follows them."""
+    slots: list[datetime] = []
     slot = grid.next(after)
-    while slot is not None and slot <= until:
-        yield slot
+    while slot is not None and slot <= until and len(slots) < at_most:
+        slots.append(slot)
         slot = grid.next(slot)
+    return slots, slot
 
 
 def run_id(app_name: str, entry: str, slot: datetime) -> str:

@@ -14,6 +14,7 @@ from kombu.exceptions import BatchPublishError, OperationalError
 from celery_singleton_lock.core.redaction import redact
 
 from .entries import BrokerUnavailable, Due
+from .plain_message import is_plain, send_plain
 from .plan import run_id
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,9 @@ class Publisher:
             "retry": False,
         }
         task = self._app.tasks.get(entry.task)
-        if task is not None:
+        if is_plain(self._app, task, entry.options):
+            send_plain(self._app, entry.task, task, args, kwargs, producer, options)
+        elif task is not None:
             task.apply_async(args, kwargs, producer=producer, **options)
         else:
             self._app.send_task(entry.task, args, kwargs, producer=producer, **options)
