@@ -63,7 +63,7 @@ def test_url_that_cannot_work_is_refused_with_what_to_do(url: str, hint: str) ->
         f"redis://u:{SECRET}@host:x/0",
         f"redis://u:s\u2100{SECRET}@host/0",
         f"redis://:pa/{SECRET}@host",
-        f"sentinel://u:s\u2100{SECRET}@host/0",
+        f"sentinel://u:s\u2100{SECRET}@host:x/0",
         f"redis+cluster://:{SECRET}@host:x",
     ],
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from redis import RedisCluster
 from redis.backoff import NoBackoff
@@ -122,10 +122,26 @@ def _open_cluster(url: str, options: dict[str, Any], on_server: OnServer) -> Lin
     return ClusterLink(connect, on_server)
 
 
+class _Parts(NamedTuple):
+    scheme: str
+    netloc: str
+    path: str
+    query: str
+
+
+def _split(url: str) -> _Parts:
+    """Not by `urlsplit`, which does not expect several hosts, and takes one of IPv6 among them for an
+    error in some versions of Python."""
+    scheme, _, rest = url.partition("://")
+    place, _, query = rest.partition("?")
+    netloc, _, path = place.partition("/")
+    return _Parts(scheme.lower(), netloc, path, query)
+
+
 def _split_hosts(
     url: str, *, separator: str, default_port: int
-) -> tuple[Any, list[tuple[str, int]], dict[str, Any]]:
-    parts = urlsplit(url)
+) -> tuple[_Parts, list[tuple[str, int]], dict[str, Any]]:
+    parts = _split(url)
     listed = parts.netloc.rpartition("@")[2].split(separator)
     hosts = [_host_and_port(host, default_port) for host in listed if host]
     if not hosts:
