@@ -44,7 +44,7 @@ def bursts(rounds: int) -> Iterator[Answer]:
                 "beat": Subject(beat.publish_all_due, items_per_call=ENTRIES),
                 "loop": Subject(loop.send_all, items_per_call=ENTRIES),
             },
-            [Question("published, leases included, to send_task", "beat", "loop")],
+            [Question("published, leases included, to send_task", "beat", "loop", at_most=0.5)],
             rounds,
         )
         yield from contest.decide(repeats=0)
