@@ -254,6 +254,33 @@ class Record:
     heir: str | None
     takeovers: int
     note: Mapping[str, Any]
+    is_listed: bool = False
+    """Whether `LeaseStore.expired` answers it once it has run out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A named text in a book. `version` grows with every change; a `text` of None: it was removed.
+
+    To change a page, write it with version 0: it becomes the newest. To put back what a store may have
+    forgotten, write it as it was read: it stays as it is where there is a newer one.
+    """
+
+    name: str
+    version: int
+    text: str | None
+
+    def __post_init__(self) -> None:
+        check_name("page name", self.name, MAX_KEY_BYTES)
+        check_position(self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The pages of a book that changed after some revision, removed ones among them, oldest first."""
+
+    revision: int
+    pages: tuple[Page, ...]
 
 
 def encode_note(note: Mapping[str, Any]) -> str:

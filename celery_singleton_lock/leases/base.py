@@ -1,6 +1,6 @@
 """The one primitive, `LeaseStore`: what every store promises, and what is alike in all of them.
 
-A store adapter writes the eight methods with an underscore, each one round trip to the place where the
+A store adapter writes the methods with an underscore, each one round trip to the place where the
 records are. Deadlines, lateness, spent leases and the news of lost memory are handled here, once.
 """
 
@@ -27,6 +27,8 @@ from celery_singleton_lock.core.models import (
     Held,
     Lease,
     LeaseRequest,
+    Page,
+    Reading,
     Record,
     Release,
     check_name,
@@ -37,6 +39,9 @@ logger = logging.getLogger(__name__)
 EXPIRED_KEPT_FOR: Final = timedelta(days=1)
 """How long the record of a lease that ran out is kept: the time its last owner has to come back, and
 the reaper to find it."""
+
+LISTED: Final = "run:"
+"""Keys that begin so are listed while they are held: `expired` finds the ones that ran out."""
 
 DEFAULT_TIMEOUT: Final = timedelta(seconds=1)
 DEFAULT_PREFIX: Final = "singleton"
@@ -63,10 +68,14 @@ class Renewal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Who is alive in a group, and what time it is in the store."""
+    """Who is alive in a group, and what time it is in the store.
+
+    `revision` changes whenever the book of the group's name does: then read it.
+    """
 
     now: datetime
     members: tuple[str, ...]
+    revision: int = 0
 
 
 class Watch(Protocol):
@@ -216,6 +225,26 @@ class LeaseStore(ABC):
             )  # fmt: skip
         return taken
 
+    def expired(self, at_most: int = 100) -> list[Record]:
+        """Leases of keys that begin with `LISTED`, whose holders let them run out; oldest first. The
+        cost grows with those in progress, not with those remembered."""
+        records = self._expired(at_most)
+        self._report_memory_loss()
+        return records
+
+    def dismiss(self, records: Sequence[Record]) -> list[bool]:
+        """Tell of these expired leases no more. False: it was taken over, or dismissed, since."""
+        return self._dismiss([(record.key, record.fence) for record in records]) if records else []
+
+    def write(self, book: str, pages: Sequence[Page]) -> list[Page]:
+        """Keep these pages where the book has no newer ones; return them as they then stand. The
+        group of the book's name hears of it, see `Meeting.revision`."""
+        return self._write_pages(book, pages) if pages else []
+
+    def read(self, book: str, after: int = 0) -> Reading:
+        """What changed in a book after revision `after`; all of it after 0."""
+        return self._read_pages(book, after)
+
     def now(self) -> datetime:
         """The store's time. Also looks whether the store lost its memory."""
         return self.meet("", "", timedelta(0)).now
@@ -223,12 +252,12 @@ class LeaseStore(ABC):
     def meet(self, group: str, member: str, ttl: timedelta) -> Meeting:
         """Say that `member` of `group` is alive for `ttl`, or leaves if that is zero; hear who else is.
         Also looks whether the store lost its memory."""
-        now, mark, members = self._meet(group, member, ttl)
+        now, mark, members, revision = self._meet(group, member, ttl)
         if self._marks.setdefault(group, mark) != mark:
             self._marks[group] = mark
             self._notice_memory_loss()
         self._report_memory_loss()
-        return Meeting(now, tuple(sorted(members)))
+        return Meeting(now, tuple(sorted(members)), revision)
 
     def watch(self, key: str) -> AbstractContextManager[Watch]:
         """Wait for the lease to be let go, between one `acquire` with ``waiting=True`` and the next."""
@@ -280,8 +309,24 @@ class LeaseStore(ABC):
     def _force_release(self, key: str, who: str, why: str) -> Record | None: ...
 
     @abstractmethod
-    def _meet(self, group: str, member: str, ttl: timedelta) -> tuple[datetime, str, Sequence[str]]:
-        """The store's time, a mark that is lost with the group's memory, and the living members."""
+    def _meet(
+        self, group: str, member: str, ttl: timedelta
+    ) -> tuple[datetime, str, Sequence[str], int]:
+        """The store's time, a mark that is lost with the group's memory, the living members, and a
+        number that changes with the book of that name."""
+
+    @abstractmethod
+    def _expired(self, at_most: int) -> list[Record]: ...
+
+    @abstractmethod
+    def _dismiss(self, grants: Sequence[tuple[str, int]]) -> list[bool]:
+        """Each is (key, fence)."""
+
+    @abstractmethod
+    def _write_pages(self, book: str, pages: Sequence[Page]) -> list[Page]: ...
+
+    @abstractmethod
+    def _read_pages(self, book: str, after: int) -> Reading: ...
 
     # What an adapter calls.
 

@@ -7,10 +7,18 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TypeVar
 
-from celery_singleton_lock.core.models import Lease, LeaseRequest, Record, Release
+from celery_singleton_lock.core.models import (
+    Lease,
+    LeaseRequest,
+    Page,
+    Reading,
+    Record,
+    RecordState,
+    Release,
+)
 
-from . import rules
-from .base import LeaseStore, Renewal, Verdict
+from . import books, rules
+from .base import LISTED, LeaseStore, Renewal, Verdict
 
 Item = TypeVar("Item")
 Reply = TypeVar("Reply")
@@ -48,3 +56,26 @@ class RuledLeaseStore(LeaseStore):
         attendance = rules.Attendance(member, ttl)
         [met] = self._apply(rules.meet, [(rules.group_key(group), attendance)])
         return met
+
+    def _expired(self, at_most: int) -> list[Record]:
+        found = [
+            record
+            for record in self._scan(LISTED)
+            if record.state is RecordState.EXPIRED and record.is_listed
+        ]
+        found.sort(key=lambda record: (record.until, record.key))
+        return found[:at_most]
+
+    def _dismiss(self, grants: Sequence[tuple[str, int]]) -> list[bool]:
+        dismissals = [(key, rules.Dismissal(fence)) for key, fence in grants]
+        return self._apply(rules.dismiss, dismissals)
+
+    def _write_pages(self, book: str, pages: Sequence[Page]) -> list[Page]:
+        [settled] = self._apply(books.write, [(books.book_key(book), books.Writing(pages))])
+        # After the book itself: who hears of it finds it changed.
+        self._apply(rules.tell_group, [(rules.group_key(book), None)])
+        return settled
+
+    def _read_pages(self, book: str, after: int) -> Reading:
+        [reading] = self._apply(books.read, [(books.book_key(book), books.Wanted(after))])
+        return reading

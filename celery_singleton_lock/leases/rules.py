@@ -23,7 +23,7 @@ from celery_singleton_lock.core.models import (
     encode_note,
 )
 
-from .base import EXPIRED_KEPT_FOR, Grant, Renewal, Verdict
+from .base import EXPIRED_KEPT_FOR, LISTED, Grant, Renewal, Verdict
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -55,6 +55,8 @@ class Row:
     """The call that made the grant."""
     released: int = 0
     """The fence of the lease that was given back last."""
+    listed: int = 0
+    """The same as `until`, where the lease is one of those that `LeaseStore.expired` tells of."""
 
     def is_owned(self, lease: Lease) -> bool:
         return self.fence == lease.fence and self.owner == lease.owner
@@ -100,6 +102,15 @@ class Rule(Protocol[Item, Reply]):
     def __call__(self, row: Row, item: Item, now: int, /) -> tuple[Row, Reply]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Dismissal:
+    fence: int
+
+
+def _listed(key: str, until: int) -> int:
+    return until if key.startswith(LISTED) else 0
+
+
 def acquire(row: Row, asked: Asked, now: int) -> tuple[Row, Verdict]:
     request = asked.request
     until = now + microseconds(request.ttl)
@@ -108,7 +119,10 @@ def acquire(row: Row, asked: Asked, now: int) -> tuple[Row, Verdict]:
         return row, Done(row.position, row.outcome)
     if row.until > now:
         if row.owner == request.owner:
-            extended = replace(row, until=max(row.until, until), kept_until=kept_until)
+            until = max(row.until, until)
+            extended = replace(
+                row, until=until, listed=_listed(request.key, until), kept_until=kept_until
+            )
             # A reply that was lost, and asked for again within one call, is no second grant.
             return extended, Grant(row.fence, row.takeovers, again=row.call != asked.call)
         return row, _held(row.owner, row.until - now)
@@ -125,6 +139,7 @@ def acquire(row: Row, asked: Asked, now: int) -> tuple[Row, Verdict]:
         owner=request.owner,
         fence=max(row.fence + 1, now),
         until=until,
+        listed=_listed(request.key, until),
         since=now,
         takeovers=row.takeovers + (ran_out and not is_last_owner),
         note=encode_note(request.note),
@@ -156,7 +171,7 @@ def restore(row: Row, lease: Lease, now: int) -> tuple[Row, bool]:
 def _extended(row: Row, lease: Lease, now: int) -> Row:
     until = now + microseconds(lease.ttl)
     kept_until = max(row.kept_until, until + microseconds(EXPIRED_KEPT_FOR))
-    return replace(row, until=until, kept_until=kept_until)
+    return replace(row, until=until, listed=_listed(lease.key, until), kept_until=kept_until)
 
 
 def release(row: Row, release: Release, now: int) -> tuple[Row, bool]:
@@ -168,7 +183,7 @@ def release(row: Row, release: Release, now: int) -> tuple[Row, bool]:
     if not (row.is_owned(lease) or forgotten):
         return row, False
     given_back = replace(
-        row, owner=lease.owner, fence=lease.fence, until=0, note="", released=lease.fence
+        row, owner=lease.owner, fence=lease.fence, until=0, listed=0, note="", released=lease.fence
     )
     if release.undo:
         return given_back, True
@@ -198,6 +213,7 @@ def force_release(row: Row, force: Force, now: int) -> tuple[Row, Record | None]
         row,
         fence=max(row.fence + 1, now),
         until=0,
+        listed=0,
         since=now,
         heir=None,
         parked_until=0,
@@ -206,12 +222,18 @@ def force_release(row: Row, force: Force, now: int) -> tuple[Row, Record | None]
     return freed, record(force.key, row, now)
 
 
+def dismiss(row: Row, dismissal: Dismissal, now: int) -> tuple[Row, bool]:
+    if row.fence != dismissal.fence or not 0 < row.listed <= now:
+        return row, False
+    return replace(row, listed=0), True
+
+
 def peek(row: Row, key: str, now: int) -> tuple[Row, Record | None]:
     return row, None if row is BLANK else record(key, row, now)
 
 
-Met = tuple[datetime, str, list[str]]
-"""The store's time, the group's mark, and who is alive."""
+Met = tuple[datetime, str, list[str], int]
+"""The store's time, the group's mark, who is alive, and a number that grows with the group's book."""
 
 
 def meet(row: Row, attendance: Attendance, now: int) -> tuple[Row, Met]:
@@ -222,10 +244,16 @@ def meet(row: Row, attendance: Attendance, now: int) -> tuple[Row, Met]:
         members.pop(attendance.member, None)
         if attendance.ttl:
             members[attendance.member] = now + microseconds(attendance.ttl)
+    reply = (utc(now), mark, list(members), row.position or 0)
     if not attendance.member and row.owner:
-        return row, (utc(now), mark, list(members))
-    met = Row(owner=mark, note=encode_note(members), since=now, kept_until=FINISHED)
-    return met, (utc(now), mark, list(members))
+        return row, reply
+    met = replace(row, owner=mark, note=encode_note(members), since=now, kept_until=FINISHED)
+    return met, reply
+
+
+def tell_group(row: Row, _: object, now: int) -> tuple[Row, None]:
+    """The row of a group whose book was changed."""
+    return replace(row, position=max((row.position or 0) + 1, now), kept_until=FINISHED), None
 
 
 def record(key: str, row: Row, now: int) -> Record:
@@ -250,4 +278,5 @@ def record(key: str, row: Row, now: int) -> Record:
         heir=row.heir,
         takeovers=row.takeovers,
         note=decode_note(row.note),
+        is_listed=row.listed > 0,
     )

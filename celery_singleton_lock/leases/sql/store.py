@@ -24,7 +24,7 @@ from celery_singleton_lock.core.clock import Clock, boottime
 from celery_singleton_lock.core.errors import ConfigurationError, StoreUnavailable
 from celery_singleton_lock.core.models import Record, Release
 from celery_singleton_lock.core.redaction import redact
-from celery_singleton_lock.leases import rules
+from celery_singleton_lock.leases import books, rules
 from celery_singleton_lock.leases.base import DEFAULT_PREFIX, DEFAULT_TIMEOUT
 from celery_singleton_lock.leases.ruled import Item, Reply, RuledLeaseStore
 
@@ -103,6 +103,23 @@ class SqlLeaseStore(RuledLeaseStore):
                 return
             last = page[-1].digest
 
+    def _expired(self, at_most: int) -> list[Record]:
+        return self._transact(partial(self._expired_rows, at_most=at_most))
+
+    def _expired_rows(self, connection: sa.Connection, *, at_most: int) -> list[Record]:
+        now = self._dialect.now(connection)
+        query = (
+            sa.select(leases)
+            .where(
+                leases.c.prefix == self._prefix,
+                leases.c.listed.between(1, now),
+                leases.c.kept_until > now,
+            )
+            .order_by(leases.c.listed)
+            .limit(at_most)
+        )
+        return [rules.record(row.key, _row(row), now) for row in connection.execute(query)]
+
     def _page(
         self, connection: sa.Connection, *, prefix: str, after: str
     ) -> tuple[int, Sequence[sa.Row[Any]]]:
@@ -123,7 +140,7 @@ class SqlLeaseStore(RuledLeaseStore):
 
     def _apply(self, rule: rules.Rule[Item, Reply], items: Sequence[tuple[str, Item]]) -> list[Reply]:
         named = [(self._digest(key), key, item) for key, item in items]
-        lock = rule is not rules.peek
+        lock = rule not in (rules.peek, books.read)
 
         def decide(connection: sa.Connection) -> list[Reply]:
             rows = self._rows(connection, sorted({digest for digest, _, _ in named}), lock=lock)

@@ -25,6 +25,7 @@ first, to see what was compared when a fact does not hold.
 from .faults import MemoryLossFacts, NetworkFacts, RestartFacts
 from .grants import GrantFacts
 from .history import LastOwnerFacts, ParkFacts, PositionFacts
+from .lists import BookFacts, ExpiryFacts
 from .model import ModelFacts
 from .people import BatchFacts, MeetingFacts, PeopleFacts
 from .rivals import RivalFacts
@@ -42,6 +43,8 @@ class LeaseStoreFacts(
     PositionFacts,
     ParkFacts,
     LastOwnerFacts,
+    ExpiryFacts,
+    BookFacts,
     BatchFacts,
     MeetingFacts,
     PeopleFacts,
