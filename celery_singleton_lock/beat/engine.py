@@ -6,56 +6,37 @@ the slot as its position, decides who publishes.
 
 from __future__ import annotations
 
-import heapq
 import logging
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Protocol
 
 from celery_singleton_lock.core.clock import Clock, boottime
 from celery_singleton_lock.core.errors import LeaseLost, StoreUnavailable
-from celery_singleton_lock.core.models import (
-    Done,
-    Granted,
-    Held,
-    Lease,
-    LeaseRequest,
-    RecordState,
-    Release,
-)
+from celery_singleton_lock.core.models import Page
 from celery_singleton_lock.leases import LeaseStore
 
-from .entries import BrokerUnavailable, Due, OnMissed, PlannedEntry, Publishes
-from .membership import rank
-from .plan import Plan, as_position, as_slot, plan
-from .store_clock import StoreClock
+from . import book
+from .agenda import Agenda
+from .book import Configured, Defined, Job, Paused, Removed
+from .dispatch import Dispatch
+from .entries import BrokerUnavailable, OnMissed, PlannedEntry, Publishes
+from .membership import HEARTBEAT, Company
+from .plan import entry_key
+from .positions import Positions
+from .reaper import Reaper
+from .versions import Versions
 
 logger = logging.getLogger(__name__)
 
-GROUP: Final = "beat"
-HEARTBEAT: Final = timedelta(seconds=1)
-RANK_DELAY: Final = timedelta(milliseconds=100)
-POSITION_KEPT_FOR: Final = timedelta(days=400)
-"""Longer than the year of a yearly entry."""
-_READ_AT_ONCE: Final = 2000
 
+class Roster(Protocol):
+    """Knows the entries behind their names."""
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """An entry whose slot is due, and whose turn it is for this replica to look."""
-
-    entry: PlannedEntry
-    slot: datetime
-    is_first: bool
-
-
-@dataclass(slots=True)
-class _Claim:
-    entry: PlannedEntry
-    lease: Lease
-    plan: Plan
+    def turn(self, statement: Defined | Job | Removed) -> tuple[list[PlannedEntry], list[str]]:
+        """Take a statement of the book in: the entries that are new or changed by it, and the keys of
+        those that are gone."""
 
 
 class Engine:
@@ -68,54 +49,75 @@ class Engine:
         *,
         replica: str,
         slot_ttl: timedelta,
+        lock_ttl: timedelta,
         on_missed: OnMissed,
+        roster: Roster | None = None,
+        app_name: str = "",
         clock: Clock = boottime,
     ) -> None:
         self._store = store
         self._publisher = publisher
-        self._replica = replica
-        self._slot_ttl = slot_ttl
-        self._on_missed = on_missed
-        self._clock = clock
-        self._store_clock = StoreClock(clock)
-        self._members: tuple[str, ...] = ()
-        self._next_heartbeat = 0.0
-        self._entries: list[PlannedEntry] = []
-        self._unread: list[PlannedEntry] = []
-        self._heap: list[tuple[datetime, int, PlannedEntry]] = []
-        self._tickets = 0
-        self._unrecorded: list[Release] = []
-        self._chunk = 500
+        self._roster = roster
+        self._app_name = app_name
+        self._book = book.book_of(app_name)
+        self._company = Company(store, self._book, replica, clock)
+        self._agenda = Agenda()
+        self._positions = Positions(store, self._company, slot_ttl, clock)
+        self._dispatch = Dispatch(
+            store,
+            publisher,
+            self._company,
+            self._agenda,
+            self._positions,
+            slot_ttl=slot_ttl,
+            on_missed=on_missed,
+            clock=clock,
+        )
+        self._reaper = Reaper(
+            store, publisher, self._company, slot_ttl=slot_ttl, lock_ttl=lock_ttl, clock=clock
+        )
+        self._entries: dict[str, PlannedEntry] = {}
+        self._pages: dict[str, Page] = {}
+        self._pauses: dict[str, Paused] = {}
+        self._versions = Versions(self._company)
+        self._read_to = 0
+        self._heard_of = -1
+        self._must_put_back = False
         self._trouble: str | None = None
         self._broker_was_away = False
-        self._quiet_until = 0.0
-        store.on_memory_loss(self._put_back)
+        store.on_memory_loss(self._on_memory_loss)
 
     def follow(self, entries: Iterable[PlannedEntry]) -> None:
-        """Take these entries for the whole schedule, from the next tick on. No I/O."""
-        self._entries = list(entries)
-        self._unread = list(self._entries)
-        self._heap = []
+        """Take these entries for the whole of ``beat_schedule``, from the next tick on. No I/O."""
+        for entry in self._entries.values():
+            self._agenda.drop(entry)
+        self._positions.forget()
+        stay = [entry for entry in self._entries.values() if not entry.mark]
+        self._entries = {}
+        for entry in (*entries, *stay):
+            self._put(entry)
 
     @property
     def is_ready(self) -> bool:
         """Whether the last tick reached the store and the broker."""
-        return self._trouble is None and self._store_clock.at is not None
+        return self._trouble is None and self._company.is_met
 
     def tick(self) -> float:
         """Do all that is due now; return the seconds until something may be due again."""
         try:
-            self._keep_company()
+            self._company.keep()
+            self._read_book()
             self._read_positions()
-            self._record_what_was_published()
+            self._dispatch.record()
             if self._broker_was_away:
                 self._publisher.prepare()
                 self._broker_was_away = False
-            if not self._is_quiet:
-                self._do_what_is_due()
+            self._dispatch.do_what_is_due()
+            self._close_what_ended()
+            self._reaper.reap()
         except StoreUnavailable as error:
-            # Only a heartbeat can tell that it is back.
-            self._next_heartbeat = 0.0
+            self._company.hurry()
+            self._reaper.wait()
             self._say(f"the lease store is away: {error.reason}")
             return random.uniform(0.2, 0.5)  # noqa: S311 - jitter, not a secret
         except BrokerUnavailable as error:
@@ -132,236 +134,109 @@ class Engine:
     def leave(self) -> None:
         """Say goodbye, so that the others take over at once. May be called twice."""
         try:
-            self._record_what_was_published()
-            self._store.meet(GROUP, self._replica, timedelta(0))
+            self._dispatch.record()
+            self._company.leave()
         except StoreUnavailable as error:
             logger.info("beat_left_silently reason=%s", error.reason)
 
-    # Company and time
-
-    def _keep_company(self) -> None:
-        if self._clock() >= self._next_heartbeat:
-            meeting = self._store.meet(GROUP, self._replica, 4 * HEARTBEAT)
-            self._store_clock.hear(meeting.now)
-            self._members = meeting.members
-            self._next_heartbeat = self._clock() + HEARTBEAT.total_seconds()
-
     def _seconds_to_wait(self) -> float:
-        until_heartbeat = self._next_heartbeat - self._clock()
-        if not self._heap:
-            return max(0.0, until_heartbeat)
-        until_slot = (self._heap[0][0] - self._store_clock.now()).total_seconds()
-        return max(0.0, min(until_heartbeat, until_slot))
+        until = self._company.seconds_to_heartbeat
+        if self._agenda.first is not None:
+            until = min(until, (self._agenda.first - self._company.now()).total_seconds())
+        return max(0.0, until)
 
-    # How far the entries are
+    # The book
+
+    def _read_book(self) -> None:
+        if self._must_put_back:
+            self._store.write(self._book, list(self._pages.values()))
+            self._read_to, self._must_put_back = 0, False
+        elif self._heard_of == self._company.revision:
+            return
+        heard_of = self._company.revision
+        reading = self._store.read(self._book, self._read_to)
+        self._take_in(reading.pages)
+        self._read_to, self._heard_of = reading.revision, heard_of
+
+    def _take_in(self, pages: Iterable[Page]) -> None:
+        for page in pages:
+            known = self._pages.get(page.name)
+            if known is not None and known.version >= page.version:
+                continue
+            self._pages[page.name] = page
+            match book.read_page(page):
+                case Paused() as paused:
+                    self._pauses[paused.name] = paused
+                    self._review(paused.name)
+                case Configured() as configured:
+                    self._versions.take_in(configured)
+                    self._review(configured.name)
+                case Defined() | Job() | Removed() as statement:
+                    self._turn(statement)
+
+    def _turn(self, statement: Defined | Job | Removed) -> None:
+        changed, gone = self._roster.turn(statement) if self._roster else ([], [])
+        for key in gone:
+            self._drop(key)
+        for entry in changed:
+            self._put(entry)
+
+    def _review(self, name: str) -> None:
+        entry = self._entries.get(entry_key(self._app_name, name))
+        if entry is not None:
+            self._heed(entry)
+            self._dispatch.put(entry)
+
+    def _heed(self, entry: PlannedEntry) -> None:
+        """Let the entry be paused, or stand aside, as the book says. Jobs are always done."""
+        if entry.is_job:
+            return
+        paused = self._pauses.get(entry.name)
+        if paused is not None:
+            entry.is_paused = paused.is_paused
+            entry.begin_after(paused.at)
+        self._versions.heed(entry)
+
+    def _close_what_ended(self) -> None:
+        ended, self._dispatch.ended = self._dispatch.ended, []
+        pages = [book.removal(entry.last_page) for entry in ended if entry.last_page]
+        try:
+            self._take_in(self._store.write(self._book, pages))
+        except StoreUnavailable:
+            self._dispatch.ended = ended
+            raise
+
+    # The entries
+
+    def _put(self, entry: PlannedEntry) -> None:
+        self._drop(entry.key)
+        self._entries[entry.key] = entry
+        self._heed(entry)
+        self._positions.want([entry])
+
+    def _drop(self, key: str) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._agenda.drop(entry)
 
     def _read_positions(self) -> None:
-        while self._unread:
-            part = self._unread[:_READ_AT_ONCE]
-            records = self._store.peek([entry.key for entry in part])
-            new = []
-            for entry, record in zip(part, records, strict=True):
-                known = as_slot(record.position) if record and record.position is not None else None
-                if known is None or (entry.position is not None and known < entry.position):
-                    new.append(entry)
-                else:
-                    entry.position = known
-            self._begin(new)
-            for entry in part:
-                self._schedule(entry)
-            del self._unread[: len(part)]
+        for name in self._versions.to_review():
+            self._review(name)
+        while (reading := self._positions.read()).entries:
+            pages = self._versions.to_announce(reading)
+            self._take_in(self._store.write(self._book, pages))
+            for entry in reading.entries:
+                if self._entries.get(entry.key) is entry:
+                    self._dispatch.put(entry)
 
-    def _begin(self, entries: Sequence[PlannedEntry]) -> None:
-        """Record positions that the store does not have.
-
-        An entry that nobody ever saw begins now: no past is invented, and no later slot is lost. One
-        that the store forgot is put back where we know it to be.
-        """
-        now = self._store_clock.now()
-        for entry in entries:
-            entry.position = entry.position or now
-        positions = [as_position(entry.position) for entry in entries if entry.position]
-        answers = self._store.acquire(list(map(self._request, entries, positions)))
-        recordings = []
-        for entry, position, answer in zip(entries, positions, answers, strict=True):
-            if isinstance(answer, Done):
-                entry.position = as_slot(answer.position)
-            elif isinstance(answer, Granted):
-                recordings.append(Release(answer.lease, position=position, keep_for=POSITION_KEPT_FOR))
-        self._store.release(recordings)
-
-    @property
-    def _is_quiet(self) -> bool:
-        return self._clock() < self._quiet_until
-
-    def _put_back(self) -> None:
-        """The store may have forgotten: tell it how far the entries are, and publish nothing until
-        the others have had time to tell what they know."""
-        self._unread = list(self._entries)
-        self._quiet_until = self._clock() + HEARTBEAT.total_seconds()
-
-    def _schedule(self, entry: PlannedEntry, *, not_before: datetime | None = None) -> None:
-        if entry.position is None:
-            return
-        self._push(entry, entry.grid.next(entry.position), not_before=not_before)
-
-    def _push(
-        self, entry: PlannedEntry, next_slot: datetime | None, *, not_before: datetime | None = None
-    ) -> None:
-        entry.next_slot = next_slot
-        if entry.next_slot is None:
-            return
-        look_at = max(entry.next_slot, not_before) if not_before else entry.next_slot
-        self._tickets += 1
-        entry.ticket = self._tickets
-        heapq.heappush(self._heap, (look_at, entry.ticket, entry))
-
-    # What is due
-
-    def _do_what_is_due(self) -> None:
-        due = self._pop_due()
-        while due:
-            chunk, due = due[: self._chunk], due[self._chunk :]
-            try:
-                self._handle(chunk)
-            except BaseException:
-                # Whatever it is: these and the rest are still due.
-                for look in (*chunk, *due):
-                    self._schedule(look.entry, not_before=self._soon())
-                raise
-            if due:
-                self._keep_company()
-
-    def _pop_due(self) -> list[_Look]:
-        now = self._store_clock.now()
-        due = []
-        while self._heap and self._heap[0][0] <= now:
-            _, ticket, entry = heapq.heappop(self._heap)
-            if ticket != entry.ticket or entry.next_slot is None:
-                continue
-            place = rank(self._replica, self._members, entry.name)
-            turn = entry.next_slot + place * RANK_DELAY
-            if turn > now:
-                self._schedule(entry, not_before=turn)
-            else:
-                due.append(_Look(entry, entry.next_slot, is_first=place == 0))
-        # Oldest first, over all entries.
-        due.sort(key=lambda look: (look.slot, look.entry.name))
-        return due
-
-    def _handle(self, looks: Sequence[_Look]) -> None:
-        """Claim what is ours to do first; look before claiming what was another's."""
-        open_ones = [look for look in looks if look.is_first]
-        others = [look for look in looks if not look.is_first]
-        for look, record in zip(
-            others, self._store.peek([look.entry.key for look in others]), strict=True
-        ):
-            if record is not None and (record.position or 0) >= as_position(look.slot):
-                self._learn(look.entry, record.position)
-            elif record is not None and record.state is RecordState.HELD:
-                self._wait_for_holder(look.entry, record.remaining)
-            else:
-                open_ones.append(look)
-        self._claim_and_do(open_ones)
-
-    def _claim_and_do(self, looks: Sequence[_Look]) -> None:
-        if not looks:
-            return
-        self._publisher.prepare()
-        answers = self._store.acquire(
-            [self._request(look.entry, as_position(look.slot)) for look in looks]
-        )
-        claims = []
-        for look, answer in zip(looks, answers, strict=True):
-            match answer:
-                case Done(position=position):
-                    self._learn(look.entry, position)
-                case Held(remaining=remaining):
-                    self._wait_for_holder(look.entry, remaining)
-                case Granted(lease=lease):
-                    claims.append(self._claim(look.entry, lease))
-        if self._is_quiet:
-            # The store forgot, and so may have granted what was done before.
-            self._let_go(claims)
-            for claim in claims:
-                self._schedule(claim.entry, not_before=self._soon())
-        else:
-            self._do(claims)
-
-    def _learn(self, entry: PlannedEntry, position: int | None) -> None:
-        if position is not None:
-            entry.position = as_slot(position)
-        self._schedule(entry)
-
-    def _wait_for_holder(self, entry: PlannedEntry, remaining: timedelta) -> None:
-        """It publishes; or it dies, and then the slot is ours to do."""
-        soon = self._store_clock.now() + max(remaining, RANK_DELAY)
-        self._schedule(entry, not_before=soon)
-
-    def _request(self, entry: PlannedEntry, position: int) -> LeaseRequest:
-        return LeaseRequest(
-            entry.key, self._replica, self._slot_ttl, position=position, note={"beat": self._replica}
-        )
-
-    def _claim(self, entry: PlannedEntry, lease: Lease) -> _Claim:
-        position = entry.position
-        if position is None:
-            raise RuntimeError(f"entry {entry.name!r} was claimed before its position was read")
-        return _Claim(entry, lease, plan(entry.grid, position, self._store_clock.now(), entry.rule))
-
-    def _do(self, claims: Sequence[_Claim]) -> None:
-        if not claims:
-            return
-        try:
-            self._publish_all(claims)
-        except BaseException:
-            self._let_go(claims)
-            raise
-        for claim in claims:
-            claim.entry.position = claim.plan.position
-            self._push(claim.entry, claim.plan.next_slot)
-        self._unrecorded.extend(_recording(claim) for claim in claims)
-        self._record_what_was_published()
-
-    def _publish_all(self, claims: Sequence[_Claim]) -> None:
-        dues = [Due(claim.entry.name, slot) for claim in claims for slot in claim.plan.publish]
-        dues.sort(key=lambda due: (due.slot, due.entry))
-        for claim in claims:
-            # A replica that slept between claim and publish has no right any more.
-            claim.lease.ensure_held()
-        began = self._clock()
-        self._publisher.publish(dues)
-        self._adapt(len(dues), self._clock() - began)
-        for claim in claims:
-            for slot in claim.plan.missed:
-                self._on_missed(Due(claim.entry.name, slot))
-
-    def _adapt(self, published: int, took: float) -> None:
-        # A chunk must be out within half the ttl of its leases, or a burst outlives them.
-        if published >= self._chunk // 2 and took > 0:
-            rate = published / took
-            self._chunk = int(min(max(rate * self._slot_ttl.total_seconds() / 4, 10), 5000))
-
-    def _let_go(self, claims: Sequence[_Claim]) -> None:
-        try:
-            self._store.release([Release(claim.lease, keep_for=POSITION_KEPT_FOR) for claim in claims])
-        except StoreUnavailable:
-            logger.info("beat_leases_left_to_run_out count=%d", len(claims))
-
-    def _record_what_was_published(self) -> None:
-        """Kept and tried again when the store is away: the last owner may record late."""
-        if not self._unrecorded:
-            return
-        recordings, self._unrecorded = self._unrecorded, []
-        try:
-            self._store.release(recordings)
-        except BaseException:
-            self._unrecorded = recordings
-            raise
-
-    def _soon(self) -> datetime:
-        pause = random.uniform(0.3, 1.0)  # noqa: S311 - jitter, not a secret
-        return self._store_clock.now() + timedelta(seconds=pause)
+    def _on_memory_loss(self) -> None:
+        """The store may have forgotten: tell it what we know, and publish nothing until the others
+        have had time to tell what they know."""
+        self._must_put_back = True
+        self._positions.forget()
+        self._positions.want(self._entries.values())
+        self._dispatch.keep_quiet(HEARTBEAT)
+        self._reaper.wait()
 
     def _say(self, trouble: str | None) -> None:
         """Log when a trouble begins and when it ends, once each."""
@@ -370,7 +245,3 @@ class Engine:
         elif trouble is not None and self._trouble is None:
             logger.warning("beat_trouble_began reason=%s", trouble)
         self._trouble = trouble
-
-
-def _recording(claim: _Claim) -> Release:
-    return Release(claim.lease, position=as_position(claim.plan.position), keep_for=POSITION_KEPT_FOR)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Protocol
+from datetime import datetime, timedelta
+from typing import Any, Protocol
 
 from .plan import CatchUpRule
 from .slots import Grid
@@ -17,16 +17,39 @@ class BrokerUnavailable(Exception):
 
 @dataclass(slots=True, eq=False)
 class PlannedEntry:
-    """An entry of the schedule, with what this replica knows of it."""
+    """An entry of the schedule, or a job of its own, with what this replica knows of it."""
 
     name: str
     key: str
     grid: Grid
     rule: CatchUpRule
+    jitter: timedelta = timedelta(0)
+    mark: str = ""
+    """Tells definitions of the entry apart, see `SingletonEntry.mark`; empty where the book has it."""
+    begins: datetime | None = None
+    """No slot up to then is its own: it was made, changed or resumed at that time."""
+    last_page: str | None = None
+    """The page to remove from the book when no slot is left; None: it stays."""
+    is_job: bool = False
+    is_paused: bool = False
+    is_aside: bool = False
+    """A newer replica has another definition of it, and acts."""
+    first_seen: datetime | None = None
+    """When this replica met it, and nobody knew how far it was."""
     position: datetime | None = None
     next_slot: datetime | None = None
     ticket: int = 0
-    """Which place in the heap is its own; any other is an old one."""
+    """Which place in the agenda is its own; any other is an old one."""
+
+    @property
+    def is_active(self) -> bool:
+        return not (self.is_paused or self.is_aside)
+
+    def begin_after(self, moment: datetime) -> None:
+        """Leave out the slots up to `moment` that were not published yet."""
+        self.begins = max(self.begins or moment, moment)
+        if self.position is not None:
+            self.position = max(self.position, moment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +61,16 @@ class Due:
 
 
 class Publishes(Protocol):
-    """The way to the broker. Both raise `BrokerUnavailable`."""
+    """The way to the broker. All raise `BrokerUnavailable`."""
 
     def prepare(self) -> None:
         """Connect, if that is still to be done: so that it does not use up the time of a lease."""
 
     def publish(self, dues: Sequence[Due]) -> None:
         """Publish all, and have them confirmed."""
+
+    def publish_again(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Publish messages as they were noted in the records of their runs, and have them confirmed."""
 
 
 OnMissed = Callable[[Due], None]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import blake2b
 from typing import Final, Literal
 from urllib.parse import quote
+
+from celery_singleton_lock.core.models import FINISHED
 
 from .slots import EPOCH, Grid
 
@@ -39,26 +43,42 @@ class Plan:
     position: datetime
     """How far the entry is done once all of that is done."""
     next_slot: datetime | None
-    """The first slot after now."""
+    """The first slot that is not due yet, or was too many."""
 
 
-def plan(grid: Grid, position: datetime, now: datetime, rule: CatchUpRule) -> Plan:
-    """The slots after `position`, up to `now`: oldest first."""
+def plan(
+    grid: Grid,
+    position: datetime,
+    now: datetime,
+    rule: CatchUpRule,
+    is_due: Callable[[datetime], bool] | None = None,
+    at_most: int = FINISHED,
+) -> Plan:
+    """The slots after `position`, up to `now`: oldest first, and no more than `at_most` to publish.
+
+    `is_due` may put off the last ones.
+    """
     start = max(position, now - max(rule.window, rule.late_line))
     too_old: list[datetime] = []
     if start > position:
         too_old, _ = slots_between(grid, position, start, MOST_TOLD_BEYOND_THE_WINDOW)
-    due, next_slot = slots_between(grid, start, now)
+    # Where all are published, no more need to be found than can be published at once.
+    due, next_slot = slots_between(grid, start, now, at_most if rule.policy == "all" else FINISHED)
+    while due and is_due is not None and not is_due(due[-1]):
+        next_slot = due.pop()
     first_late = bisect_right(due, now - rule.late_line)
     old, late = due[:first_late], due[first_late:]
     caught_up = {"none": 0, "latest": 0 if late else 1, "all": len(old)}[rule.policy]
     split = max(0, len(old) - caught_up)
+    publish, missed = old[split:] + late, too_old + old[:split]
+    if len(publish) > at_most:
+        return Plan(publish[:at_most], missed, publish[at_most - 1], publish[at_most])
     # Also where there is no slot left: an entry must not stay behind the window for ever.
-    return Plan(old[split:] + late, too_old + old[:split], due[-1] if due else start, next_slot)
+    return Plan(publish, missed, due[-1] if due else start, next_slot)
 
 
 def slots_between(
-    grid: Grid, after: datetime, until: datetime, at_most: float = float("inf")
+    grid: Grid, after: datetime, until: datetime, at_most: int = FINISHED
 ) -> tuple[list[datetime], datetime | None]:
     """The slots after `after`, up to `until`; and the one that follows them."""
     slots: list[datetime] = []
@@ -67,6 +87,17 @@ def slots_between(
         slots.append(slot)
         slot = grid.next(slot)
     return slots, slot
+
+
+def delay_of(entry_key: str, grid: Grid, slot: datetime, jitter: timedelta) -> timedelta:
+    """By how much the publishing of `slot` is put off: the same for every replica, less than `jitter`,
+    and never so long that the next slot could come first."""
+    if not jitter:
+        return jitter
+    following = grid.next(slot)
+    most = min(jitter, following - slot) if following else jitter
+    digest = blake2b(f"{entry_key}\0{as_position(slot)}".encode(), digest_size=8).digest()
+    return most * (int.from_bytes(digest) / 2**64)
 
 
 def run_id(app_name: str, entry: str, slot: datetime) -> str:

@@ -7,72 +7,52 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any, Final
 
-from celery.beat import ScheduleEntry, Scheduler
+from celery.beat import Scheduler
 
 from celery_singleton_lock.core.redaction import redact_all
 from celery_singleton_lock.core.signals import slot_missed
 from celery_singleton_lock.leases import open_store
 from celery_singleton_lock.settings import Settings
-from celery_singleton_lock.settings.values import one_of, read_duration
 
 from .engine import Engine
 from .entries import Due, PlannedEntry
-from .plan import CatchUp, CatchUpRule, entry_key
+from .entry import SingletonEntry, plan_entry
 from .publisher import Publisher
-from .slots import grid_of
+from .roster import Roster
 
 logger = logging.getLogger(__name__)
 
-LATE_AT_LEAST: Final = timedelta(seconds=15)
 _AFTER_A_BUG: Final = 1.0
 
 
-class SingletonEntry(ScheduleEntry):  # type: ignore[misc]
-    """A line of ``beat_schedule``. It may say how it is caught up: `catch_up`, `catch_up_window`."""
+class SingletonSchedulerMixin:
+    """Gives any scheduler class of Celery beat as many replicas as you like: put it first among the
+    bases. What is due, and who publishes it, is decided here; where the entries come from is the
+    other class's affair.
 
-    def __init__(
-        self,
-        *args: Any,
-        catch_up: CatchUp | None = None,
-        catch_up_window: float | timedelta | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        where = f"beat_schedule[{self.name!r}]"
-        if catch_up is not None:
-            one_of("none", "latest", "all")(f"{where}['catch_up']", catch_up)
-        self.catch_up = catch_up
-        self.catch_up_window = (
-            None
-            if catch_up_window is None
-            else read_duration(f"{where}['catch_up_window']", catch_up_window)
-        )
-
-    def rule(self, settings: Settings) -> CatchUpRule:
-        return CatchUpRule(
-            policy=self.catch_up or settings.catch_up,
-            window=self.catch_up_window or settings.catch_up_window,
-            late_line=max(3 * settings.slot_ttl, LATE_AT_LEAST),
-        )
-
-
-class SingletonScheduler(Scheduler):  # type: ignore[misc]
-    """Set ``beat_scheduler = "celery_singleton_lock:SingletonScheduler"`` and start as many beats as
-    you like. The state is in the lease store: a schedule file (``-s``) may be given and is ignored.
+    `schedule` of that class is looked at before every tick. A new mapping is a new schedule.
     """
 
-    Entry = SingletonEntry
+    app: Any
+    schedule: Any
+    max_interval: Any
 
     def __init__(self, app: Any, *args: Any, lazy: bool = False, **kwargs: Any) -> None:
         self._engine: Engine | None = None
         self._publisher: Publisher | None = None
+        self._roster: Roster | None = None
         self._settings = Settings.from_app(app)
-        super().__init__(app, *args, lazy=lazy, **kwargs)
-        # Nothing is ever to be written to a file, so nothing is ever to be synchronised.
-        self.sync_every = float("inf")
+        super().__init__(app, *args, lazy=lazy, **kwargs)  # type: ignore[call-arg]
+
+    def plan_entry(self, entry: Any) -> PlannedEntry:
+        """How an entry of the other class's kind is planned. Override where it knows more than a
+        schedule: times to start and to end, say."""
+        return plan_entry(entry, self._settings, self.app.main or "")
+
+    def after_publish(self, due: Due) -> None:
+        """Called for every slot that was published by this replica, for books of the other class."""
 
     def tick(self, *_: Any, **__: Any) -> float:
         """Do all that is due; return the seconds until the next tick. Never raises: an exception from
@@ -91,61 +71,78 @@ class SingletonScheduler(Scheduler):  # type: ignore[misc]
             engine.leave()
         if publisher is not None:
             publisher.close()
-        super().close()
+        super().close()  # type: ignore[misc]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the last tick reached the lease store and the broker."""
+        return self._engine is not None and self._engine.is_ready
 
     @property
     def info(self) -> str:
         """For beat's banner."""
         return f"    . leases -> {redact_all(self._settings.lock_url)}"
 
-    # Changes of the schedule at run time
+    def _running_engine(self) -> Engine:
+        schedule = self.schedule
+        if self._engine is None or self._roster is None:
+            self._roster = Roster(self.app, self._settings, schedule)
+            self._publisher = Publisher(
+                self.app,
+                self._roster.entry_of,
+                on_refused=_telling_why("refused"),
+                on_published=self.after_publish,
+            )
+            self._engine = self._new_engine(self._roster, self._publisher)
+            self._engine.follow(map(self.plan_entry, schedule.values()))
+        elif self._roster.static is not schedule:
+            self._roster.static = schedule
+            self._engine.follow(map(self.plan_entry, schedule.values()))
+        return self._engine
+
+    def _new_engine(self, roster: Roster, publisher: Publisher) -> Engine:
+        settings = self._settings
+        store = open_store(
+            settings.lock_url, prefix=settings.key_prefix, timeout=settings.store_timeout
+        )
+        return Engine(
+            store,
+            publisher,
+            replica=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
+            slot_ttl=settings.slot_ttl,
+            lock_ttl=settings.lock_ttl,
+            on_missed=_telling_why("too old"),
+            roster=roster,
+            app_name=self.app.main or "",
+        )
+
+
+class SingletonScheduler(SingletonSchedulerMixin, Scheduler):  # type: ignore[misc]
+    """Set ``beat_scheduler = "celery_singleton_lock:SingletonScheduler"`` and start as many beats as
+    you like. The state is in the lease store: a schedule file (``-s``) may be given and is ignored.
+    """
+
+    Entry = SingletonEntry
+
+    def __init__(self, app: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(app, *args, **kwargs)
+        # Nothing is ever to be written to a file, so nothing is ever to be synchronised.
+        self.sync_every = float("inf")
+
+    # Changes of the schedule in this process are seen as a new mapping.
 
     def add(self, **kwargs: Any) -> Any:
         entry = super().add(**kwargs)
-        self._follow()
+        self.data = dict(self.data)
         return entry
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         super().update_from_dict(dict_)
-        self._follow()
+        self.data = dict(self.data)
 
     def merge_inplace(self, b: Mapping[str, Any]) -> None:
         super().merge_inplace(b)
-        self._follow()
-
-    def _follow(self) -> None:
-        if self._engine is not None:
-            self._engine.follow(self._planned())
-
-    def _planned(self) -> list[PlannedEntry]:
-        return [
-            PlannedEntry(
-                name,
-                entry_key(self.app.main or "", name),
-                grid_of(entry.schedule),
-                entry.rule(self._settings),
-            )
-            for name, entry in self.schedule.items()
-        ]
-
-    def _running_engine(self) -> Engine:
-        if self._engine is None:
-            settings = self._settings
-            self._publisher = Publisher(
-                self.app, self.schedule.__getitem__, on_refused=_telling_why("refused")
-            )
-            store = open_store(
-                settings.lock_url, prefix=settings.key_prefix, timeout=settings.store_timeout
-            )
-            self._engine = Engine(
-                store,
-                self._publisher,
-                replica=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
-                slot_ttl=settings.slot_ttl,
-                on_missed=_telling_why("too old"),
-            )
-            self._engine.follow(self._planned())
-        return self._engine
+        self.data = dict(self.data)
 
 
 def _telling_why(reason: str) -> Callable[[Due], None]:

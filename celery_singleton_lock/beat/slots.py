@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from celery.schedules import BaseSchedule, crontab, schedule
 
+from .once import once
+
 Schedule = Any  # Celery ships no types.
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,6 +53,8 @@ def grid_of(given: Schedule) -> Grid:
             if given.relative
             else IntervalGrid(given.run_every)
         )
+    if isinstance(given, once):
+        return OnceGrid(given.at)
     return AskedGrid(given)
 
 
@@ -90,6 +94,29 @@ class WallClockGrid(Grid):
             slot = (start + step * self._every).replace(tzinfo=self._zone).astimezone(UTC)
             if slot > after:
                 return slot
+
+
+class OnceGrid(Grid):
+    """One slot."""
+
+    def __init__(self, slot: datetime) -> None:
+        self._slot = slot.astimezone(UTC)
+
+    def next(self, after: datetime) -> datetime | None:
+        return self._slot if self._slot > after else None
+
+
+class BoundedGrid(Grid):
+    """The slots of another grid from `start` to `end`, both included; None: without that bound."""
+
+    def __init__(self, grid: Grid, start: datetime | None, end: datetime | None) -> None:
+        self._grid = grid
+        self._before = start.astimezone(UTC) - _MICROSECOND if start else None
+        self._end = end
+
+    def next(self, after: datetime) -> datetime | None:
+        slot = self._grid.next(max(after, self._before) if self._before else after)
+        return slot if slot is not None and (self._end is None or slot <= self._end) else None
 
 
 class CrontabGrid(Grid):
