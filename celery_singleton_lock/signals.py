@@ -1,5 +1,12 @@
 """Signals to connect to: see each for the facts it carries."""
 
-from celery_singleton_lock.core.signals import Signal, slot_missed
+from celery_singleton_lock.core.signals import (
+    Signal,
+    lease_lost,
+    lease_overdue,
+    run_retrying,
+    run_skipped,
+    slot_missed,
+)
 
-__all__ = ["Signal", "slot_missed"]
+__all__ = ["Signal", "lease_lost", "lease_overdue", "run_retrying", "run_skipped", "slot_missed"]

@@ -6,6 +6,8 @@
     ├── ConfigurationError        a setting or an argument is wrong; also a ValueError
     ├── StoreUnavailable          the store did not answer, or refused to serve
     ├── LockNotAcquired           ``singleton_lock`` waited in vain; also a TimeoutError
+    ├── DuplicateRun              an equal call is queued or running, and ``on_duplicate`` is "raise"
+    ├── WorkersDied               a run ended its workers too often
     └── LeaseLost                 the lease may be somebody else's by now
         └── LeaseReleased         the lease was given back by its own holder
 
@@ -52,6 +54,37 @@ class LockNotAcquired(SingletonError, TimeoutError):
         return (
             f"lock {self.key!r} is held by {self.holder}; gave up after {self.waited_seconds:.1f} s. "
             "Wait longer (wait=...), or treat this as 'somebody else is doing it'"
+        )
+
+
+class DuplicateRun(SingletonError):
+    """An equal call is queued or running, as the run named here."""
+
+    def __init__(self, task: str, run: str) -> None:
+        super().__init__(task, run)
+        self.task = task
+        self.run = run
+
+    def __str__(self) -> str:
+        return (
+            f"an equal call of task {self.task!r} is queued or running as {self.run}: wait for that, "
+            'or use on_duplicate="join" to be given its result'
+        )
+
+
+class WorkersDied(SingletonError):
+    """The run was started and not ended so often that it is taken to be what kills its workers."""
+
+    def __init__(self, task: str, run: str, deaths: int) -> None:
+        super().__init__(task, run, deaths)
+        self.task = task
+        self.run = run
+        self.deaths = deaths
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run} of task {self.task!r} ended {self.deaths} workers in a row: see their log "
+            "for what killed them (memory, perhaps), and raise max_deliveries if it was not the task"
         )
 
 

@@ -50,3 +50,27 @@ slot_missed: Final = Signal(
     'A slot was not published, and will not be. Facts: ``entry``, ``slot``, ``reason`` ("too old": '
     'the catch-up rule says so; "refused": its arguments cannot be sent).',
 )
+
+run_skipped: Final = Signal(
+    "run_skipped",
+    "A run was not executed, and will not be. Facts: ``task`` (its name), ``run`` (its id), ``reason`` "
+    '("overlap", "waited too long" or "duplicate") and ``by``: who was in its way.',
+)
+
+run_retrying: Final = Signal(
+    "run_retrying",
+    "A run failed and will be tried again. Facts: ``task``, ``run``, ``attempt`` (which failed), "
+    "``delay`` (a timedelta) and ``exception``, which may be None.",
+)
+
+lease_lost: Final = Signal(
+    "lease_lost",
+    "A run may have lost its lease while it ran: somebody else may be at work. Facts: ``task``, "
+    "``run``, ``key``, ``fence``. Sent from a thread of its own.",
+)
+
+lease_overdue: Final = Signal(
+    "lease_overdue",
+    "A run takes longer than its ``expect_within``. Facts: ``task``, ``run``, ``expected`` "
+    "(a timedelta). Sent once a run, from a thread of its own.",
+)

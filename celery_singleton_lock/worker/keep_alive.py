@@ -32,6 +32,8 @@ class _Guard:
     """When the lease has had its whole life (`at_most`); infinity without one."""
     renew_at: float
     incarnation: int
+    overdue_at: float = float("inf")
+    on_overdue: Callable[[], None] | None = None
     is_told: bool = False
 
 
@@ -61,10 +63,17 @@ class KeepAlive:
         self._in_trouble = False
 
     def guard(
-        self, lease: Lease, *, on_lost: OnLost | None = None, at_most: timedelta | None = None
+        self,
+        lease: Lease,
+        *,
+        on_lost: OnLost | None = None,
+        at_most: timedelta | None = None,
+        expect_within: timedelta | None = None,
+        on_overdue: Callable[[], None] | None = None,
     ) -> None:
         """Keep `lease` until `forget`, or for `at_most` from now. `on_lost` is called in a thread of
-        its own when the deadline passed; again if the lease was regained and lost once more."""
+        its own when the deadline passed; again if the lease was regained and lost once more.
+        `on_overdue` is called likewise, once, if it is still kept after `expect_within`."""
         now = self._clock()
         guard = _Guard(
             lease,
@@ -72,6 +81,8 @@ class KeepAlive:
             ends_at=now + at_most.total_seconds() if at_most else float("inf"),
             renew_at=0.0,
             incarnation=self._store.incarnation,
+            overdue_at=now + expect_within.total_seconds() if expect_within else float("inf"),
+            on_overdue=on_overdue,
         )
         self._plan(guard, now)
         with self._changed:
@@ -128,10 +139,15 @@ class KeepAlive:
                 for guard in passed:
                     guard.is_told = True
                     guard.renew_at = now if guard.ends_at > now else float("inf")
+                overdue = [guard for guard in self._guards.values() if guard.overdue_at <= now]
+                for guard in overdue:
+                    guard.overdue_at = float("inf")
                 if passed:
                     self._changed.notify_all()
             for guard in passed:
                 self._tell(guard)
+            for guard in overdue:
+                _tell_overdue(guard)
 
     def _tell(self, guard: _Guard) -> None:
         lease = guard.lease
@@ -248,6 +264,12 @@ class KeepAlive:
                 logger.warning("keep_alive_trouble_began store=%s reason=%s", error.store, error.reason)
             else:
                 logger.warning("keep_alive_trouble_ended store=%s", self._store.name)
+
+
+def _tell_overdue(guard: _Guard) -> None:
+    logger.warning("lease_overdue key=%r owner=%r", guard.lease.key, guard.lease.owner)
+    if guard.on_overdue is not None:
+        threading.Thread(target=guard.on_overdue, name="singleton-tell", daemon=True).start()
 
 
 def _call(receiver: OnLost, loss: LeaseLost) -> None:

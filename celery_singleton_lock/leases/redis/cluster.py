@@ -1,10 +1,11 @@
-"""A batch over Redis Cluster: every command to the master of its key's slot."""
+"""A batch over Redis Cluster: every command to the master of its keys' slot."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import ConnectionPool
@@ -15,10 +16,28 @@ from redis.exceptions import (
     RedisClusterException,
     SlotNotCoveredError,
     TimeoutError,
+    TryAgainError,
 )
 
-from .links import OnServer, PubSub, Reply, borrowed, receive, scan_server, send, send_asking
-from .scripts import Command
+from .links import (
+    OnServer,
+    Part,
+    PubSub,
+    Reply,
+    borrowed,
+    receive,
+    scan_server,
+    send,
+    send_asking,
+)
+from .scripts import Command, chunks
+
+
+class Share(NamedTuple):
+    """The places of keys that one script may have: all of one slot."""
+
+    slot: int
+    places: Sequence[int]
 
 
 class ClusterLink:
@@ -38,61 +57,71 @@ class ClusterLink:
             self._connected = self._connect()
         return self._connected
 
-    def exchange(self, commands: Sequence[Command]) -> list[Reply]:
-        replies: list[Reply] = [None] * len(commands)
-        left = list(range(len(commands)))
+    def exchange(self, command: Command) -> list[Part]:
+        done: list[Part] = []
+        left = self._shares(command)
         for _ in range(self.MOVES):
-            left = self._exchange_some(commands, left, replies)
+            parts = zip(left, self._exchange_shares(command, left), strict=True)
+            left = []
+            for share, reply in parts:
+                if isinstance(reply, MovedError):
+                    left.append(share)
+                elif isinstance(reply, TryAgainError) and len(share.places) > 1:
+                    # The slot is moving, and its keys are at both ends: ask for each where it is.
+                    left += [Share(share.slot, [at]) for at in share.places]
+                else:
+                    done.append((share.places, reply))
             if not left:
-                return replies
-        raise ConnectionError(f"the cluster's slots keep moving: {replies[left[0]]}")
+                return done
+        raise ConnectionError(f"the cluster's slots keep moving, slot {left[0].slot} last")
 
-    def _exchange_some(
-        self, commands: Sequence[Command], wanted: list[int], replies: list[Reply]
-    ) -> list[int]:
-        """Fill in `replies`; return the indexes of those that have moved."""
+    def _shares(self, command: Command) -> list[Share]:
+        by_slot: dict[int, list[int]] = defaultdict(list)
+        for at, key in enumerate(command.keys):
+            by_slot[self._cluster.keyslot(key)].append(at)
+        return [Share(slot, some) for slot, places in by_slot.items() for some in chunks(places)]
+
+    def _exchange_shares(self, command: Command, shares: Sequence[Share]) -> list[Reply]:
+        commands = [command.only(share.places) for share in shares]
         try:
-            self._ask_masters(commands, wanted, replies)
+            replies = self._ask_masters(commands, shares)
         except TimeoutError:
             self._learn_slots()
             raise
         except ConnectionError:
             # A stale connection, or a dead master: look again who serves, and try once more.
             self._learn_slots()
-            self._ask_masters(commands, wanted, replies)
-        for at in wanted:
-            reply = replies[at]
+            replies = self._ask_masters(commands, shares)
+        for at, reply in enumerate(replies):
             if isinstance(reply, MovedError):
                 self._cluster.nodes_manager.move_slot(reply)
             elif isinstance(reply, AskError):
                 with borrowed(self._pool(ClusterNode(reply.host, reply.port))) as connection:
                     replies[at] = send_asking(connection, commands[at])
-        return [at for at in wanted if isinstance(replies[at], MovedError)]
+        return replies
 
-    def _ask_masters(
-        self, commands: Sequence[Command], wanted: list[int], replies: list[Reply]
-    ) -> None:
-        shares: dict[ClusterNode, list[int]] = defaultdict(list)
-        for at in wanted:
-            shares[self._master_of(commands[at].key)].append(at)
+    def _ask_masters(self, commands: Sequence[Command], shares: Sequence[Share]) -> list[Reply]:
+        replies: list[Reply] = [None] * len(commands)
+        by_node: dict[ClusterNode, list[int]] = defaultdict(list)
+        for at, share in enumerate(shares):
+            by_node[self._master_of(share.slot)].append(at)
         with ExitStack() as stack:
             asked = []
-            for node, share in shares.items():
+            for node, wanted in by_node.items():
                 connection = stack.enter_context(borrowed(self._pool(node)))
-                part = [commands[at] for at in share]
+                part = [commands[at] for at in wanted]
                 send(connection, part)
-                asked.append((connection, share, part))
-            for connection, share, part in asked:
-                for at, reply in zip(share, receive(connection, part), strict=True):
+                asked.append((connection, wanted, part))
+            for connection, wanted, part in asked:
+                for at, reply in zip(wanted, receive(connection, part), strict=True):
                     replies[at] = reply
                     if not isinstance(reply, AskError):
-                        self._on_server(self._cluster.keyslot(commands[at].key), connection.server)
+                        self._on_server(shares[at].slot, connection.server)
+        return replies
 
-    def _master_of(self, key: bytes) -> ClusterNode:
-        cluster = self._cluster
-        slot = cluster.keyslot(key)
+    def _master_of(self, slot: int) -> ClusterNode:
         try:
-            return cluster.nodes_manager.get_node_from_slot(slot)
+            return self._cluster.nodes_manager.get_node_from_slot(slot)
         except SlotNotCoveredError:
             self._learn_slots()
             return self._cluster.nodes_manager.get_node_from_slot(slot)

@@ -1,16 +1,17 @@
--- Take the lease under KEYS[1] from whoever has it. Answers {now, field, value, ...} as it was, or nil
-local note, channel = cjson.decode(ARGV[1]), ARGV[2]
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+-- Take the lease under each key from whoever has it. Answers the server's time in µs and the record as it
+-- was, [field, value, ...], or false for one that nobody has
+local now = clock()
 
-local record = redis.call('HMGET', KEYS[1], 'until', 'parked_until', 'fence', 'awaited', 'owner')
-if tonumber(record[1] or 0) == 0 and tonumber(record[2] or 0) <= now then return false end
-local before = redis.call('HGETALL', KEYS[1])
--- The fence moves, so that the holder can neither renew nor finish: it was taken out.
-local fence = math.max(tonumber(record[3]) + 1, now)
-note.holder = record[5]
-redis.call('HSET', KEYS[1], 'fence', string.format('%.0f', fence), 'until', '0', 'note', cjson.encode(note),
-  'since', string.format('%.0f', now))
-redis.call('HDEL', KEYS[1], 'heir', 'parked_until', 'awaited')
-if record[4] then redis.call('PUBLISH', channel, '') end
-return {string.format('%.0f', now), before}
+return for_each_key(function(key, note, prefix)
+  local record = redis.call('HMGET', key, 'until', 'parked_until', 'fence', 'awaited', 'owner')
+  if tonumber(record[1] or 0) == 0 and tonumber(record[2] or 0) <= now then return text(now) .. ',false' end
+  local before = redis.call('HGETALL', key)
+  local told = cjson.decode(note)
+  told.holder = record[5]
+  -- The fence moves, so that the holder can neither renew nor finish: it was taken out.
+  redis.call('HSET', key, 'fence', text(math.max(record[3] + 1, now)), 'until', '0',
+    'note', cjson.encode(told), 'since', text(now))
+  redis.call('HDEL', key, 'heir', 'parked_until', 'awaited')
+  if record[4] then tell_released(prefix, key) end
+  return text(now) .. ',' .. cjson.encode(before)
+end)

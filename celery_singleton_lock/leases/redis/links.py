@@ -16,11 +16,13 @@ from redis import Redis
 from redis.connection import ConnectionPool
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 
-from .scripts import Command, pack
+from .scripts import MOST_KEYS, Command, chunks, pack
 
 Connection = Any  # redis-py is mostly untyped.
 Reply = Any  # What the server answered; a `ResponseError` stands in its place and is not raised.
 PubSub = Any
+Part = tuple[Sequence[int], Reply]
+"""The places of some keys of a command, and the reply for these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,9 @@ OnServer = Callable[[int, ServerFacts], None]
 
 
 class Link(Protocol):
-    def exchange(self, commands: Sequence[Command]) -> list[Reply]:
-        """Send all, then read all. Raises redis-py's connection errors."""
+    def exchange(self, command: Command) -> list[Part]:
+        """Send it in parts that a server can bear, all of them, then read all. Raises redis-py's
+        connection errors."""
 
     def scan(self, pattern: bytes) -> Iterator[list[bytes]]:
         """The names of the keys that match, in pages."""
@@ -57,7 +60,15 @@ class PoolLink:
         # is as much work as the rest of a call, and a connection that was closed is found out anyway.
         self._idle: list[Connection] = []
 
-    def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+    def exchange(self, command: Command) -> list[Part]:
+        places = range(len(command.keys))
+        if len(places) <= MOST_KEYS:
+            return [(places, self._exchange([command])[0])]
+        shares = chunks(places)
+        replies = self._exchange([command.only(share) for share in shares])
+        return list(zip(shares, replies, strict=True))
+
+    def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
         try:
             return self._try_exchange(commands)
         except TimeoutError:
@@ -173,7 +184,7 @@ def receive(connection: Connection, commands: Sequence[Command]) -> list[Reply]:
 
 def send_asking(connection: Connection, command: Command) -> Reply:
     """One command to a Cluster node that is about to own its slot."""
-    _write(connection, [pack(b"ASKING"), command.by_source()])
+    _write(connection, [pack([b"ASKING"]), command.by_source()])
     _read(connection)
     return _read(connection)
 

@@ -1,3 +1,6 @@
--- Answers {now, {field, value, ...}}: the record under KEYS[1] and the server's time in µs
-local time = redis.call('TIME')
-return {string.format('%.0f', time[1] * 1000000 + time[2]), redis.call('HGETALL', KEYS[1])}
+-- Answers for each key the server's time in µs and the record: [field, value, ...]
+local now = text(clock()) .. ','
+
+return for_each_key(function(key)
+  return now .. cjson.encode(redis.call('HGETALL', key))
+end)

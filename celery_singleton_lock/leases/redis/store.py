@@ -1,7 +1,8 @@
-"""Leases in Redis: one hash a key, one script a call, all calls of a batch in one pipeline."""
+"""Leases in Redis: one hash a key, one script for many keys, all scripts of a batch in one pipeline."""
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -36,13 +37,14 @@ from celery_singleton_lock.leases.rules import microseconds
 
 from . import scripts
 from .links import Link, OnServer, ServerFacts
-from .scripts import Command
+from .scripts import Command, Word
 from .watch import ReleaseWatch
 
 logger = logging.getLogger(__name__)
 
 _EXPIRED_KEPT_MS: Final = microseconds(EXPIRED_KEPT_FOR) // 1000
 _GLOB: Final = str.maketrans({char: f"\\{char}" for char in "*?[]\\^-"})
+_JSON: Final = json.JSONDecoder()
 _RENEWALS: Final = {1: Renewal.RENEWED, 2: Renewal.REFUSED, 3: Renewal.FORGOTTEN}
 
 
@@ -75,103 +77,71 @@ class RedisLeaseStore(LeaseStore):
     # Calls
 
     def _acquire(self, requests: Sequence[LeaseRequest], call: str) -> list[Verdict]:
-        return [
-            _verdict(reply)
-            for reply in self._exchange(
-                [
-                    scripts.ACQUIRE.command(
-                        self._key(request.key),
-                        request.owner,
-                        microseconds(request.ttl),
-                        "" if request.position is None else request.position,
-                        request.heir or "",
-                        encode_note(request.note),
-                        "" if request.reclaim is None else request.reclaim,
-                        int(request.waiting),
-                        _EXPIRED_KEPT_MS,
-                        call,
-                    )
-                    for request in requests
-                ]
+        rows = [
+            (
+                request.owner,
+                microseconds(request.ttl),
+                "" if request.position is None else request.position,
+                request.heir or "",
+                encode_note(request.note),
+                "" if request.reclaim is None else request.reclaim,
+                int(request.waiting),
             )
+            for request in requests
         ]
+        keys = self._keys([request.key for request in requests])
+        command = Command(scripts.ACQUIRE, keys, rows, (_EXPIRED_KEPT_MS, call))
+        return [_verdict(*answer) for answer in self._ask(command, 4)]
 
     def _renew(self, leases: Sequence[Lease]) -> list[Renewal]:
-        commands = [
-            scripts.RENEW.command(
-                self._key(lease.key),
-                lease.owner,
-                lease.fence,
-                microseconds(lease.ttl),
-                _EXPIRED_KEPT_MS,
-            )
-            for lease in leases
-        ]
-        return [_RENEWALS[reply] for reply in self._exchange(commands)]
+        rows = [(lease.owner, lease.fence, microseconds(lease.ttl)) for lease in leases]
+        keys = self._keys([lease.key for lease in leases])
+        answers = self._ask(Command(scripts.RENEW, keys, rows, (_EXPIRED_KEPT_MS,)))
+        return [_RENEWALS[said] for said in answers]
 
     def _restore(self, leases: Sequence[Lease]) -> list[bool]:
-        commands = [
-            scripts.RESTORE.command(
-                self._key(lease.key),
-                lease.owner,
-                lease.fence,
-                microseconds(lease.ttl),
-                encode_note(lease.note),
-                _EXPIRED_KEPT_MS,
-            )
+        rows = [
+            (lease.owner, lease.fence, microseconds(lease.ttl), encode_note(lease.note))
             for lease in leases
         ]
-        return [reply == 1 for reply in self._exchange(commands)]
+        keys = self._keys([lease.key for lease in leases])
+        answers = self._ask(Command(scripts.RESTORE, keys, rows, (_EXPIRED_KEPT_MS,)))
+        return [said == 1 for said in answers]
 
     def _release(self, releases: Sequence[Release]) -> list[bool]:
-        commands = [self._release_command(release) for release in releases]
-        return [reply == 1 for reply in self._exchange(commands)]
-
-    def _release_command(self, release: Release) -> Command:
-        lease, park = release.lease, release.park
-        return scripts.RELEASE.command(
-            self._key(lease.key),
-            lease.owner,
-            lease.fence,
-            int(lease.is_held),
-            "" if release.position is None else release.position,
-            release.outcome or "",
-            microseconds(release.keep_for) // 1000,
-            microseconds(park.ttl) if park else "",
-            (park.heir if park else None) or "",
-            int(release.undo),
-            self._channel(lease.key),
-        )
+        rows = [_release_row(release) for release in releases]
+        keys = self._keys([release.lease.key for release in releases])
+        answers = self._ask(Command(scripts.RELEASE, keys, rows, (self._prefix,)))
+        return [said == 1 for said in answers]
 
     def _force_release(self, key: str, who: str, why: str) -> Record | None:
-        note = encode_note({"forced_by": who, "reason": why})
-        command = scripts.FORCE_RELEASE.command(self._key(key), note, self._channel(key))
-        [reply] = self._exchange([command])
-        return _record(key, reply) if reply else None
+        row = (encode_note({"forced_by": who, "reason": why}), self._prefix)
+        [answer] = self._ask(Command(scripts.FORCE_RELEASE, self._keys([key]), [row]), 2)
+        return _record(key, *answer)
 
     def _peek(self, keys: Sequence[str]) -> list[Record | None]:
-        commands = [scripts.PEEK.command(self._key(key)) for key in keys]
-        replies = self._exchange(commands)
-        return [_record(key, reply) for key, reply in zip(keys, replies, strict=True)]
+        answers = self._ask(Command(scripts.PEEK, self._keys(keys), [()] * len(keys)), 2)
+        return [_record(key, *answer) for key, answer in zip(keys, answers, strict=True)]
 
     def _scan(self, prefix: str) -> Iterator[Record]:
         pattern = f"{(self._prefix + prefix).translate(_GLOB)}*".encode()
         pages = self._link.scan(pattern)
         skipped = len(self._prefix.encode())
         while True:
-            with self._telling_trouble():
+            try:
                 page = next(pages, None)
+            except (RedisError, OSError) as error:
+                raise self._unavailable(error) from error
             if page is None:
                 return
             records = self._peek([name[skipped:].decode(errors="replace") for name in page])
             yield from (record for record in records if record)
 
     def _meet(self, group: str, member: str, ttl: timedelta) -> tuple[datetime, str, list[str]]:
-        command = scripts.MEET.command(
-            f"{self._groups}{group}".encode(), uuid.uuid4().hex, member, microseconds(ttl)
-        )
-        [(now, mark, members)] = self._exchange([command])
-        return rules.utc(int(now)), mark.decode(), [name.decode() for name in members]
+        key = f"{self._groups}{group}".encode()
+        row = (uuid.uuid4().hex, member, microseconds(ttl))
+        [(now, mark, members)] = self._ask(Command(scripts.MEET, [key], [row]), 3)
+        return rules.utc(now), mark, list(members)
 
     @contextmanager
     def watch(self, key: str) -> Iterator[Watch]:
@@ -183,27 +153,32 @@ class RedisLeaseStore(LeaseStore):
 
     # Ways and means
 
-    def _key(self, key: str) -> bytes:
-        return (self._prefix + key).encode()
+    def _keys(self, keys: Sequence[str]) -> list[bytes]:
+        return [(self._prefix + key).encode() for key in keys]
 
     def _channel(self, key: str) -> str:
         return f"{self._prefix}released:{key}"
 
-    def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        with self._telling_trouble():
-            replies = self._link.exchange(commands)
-            for reply in replies:
-                if isinstance(reply, ResponseError):
-                    # OOM, READONLY, LOADING, CLUSTERDOWN, NOPERM...: the server cannot serve us now.
-                    raise reply
-        return replies
-
-    @contextmanager
-    def _telling_trouble(self) -> Iterator[None]:
+    def _ask(self, command: Command, width: int = 1) -> list[Any]:
+        """What the script answered for each key: a value, or a tuple of `width` values."""
         try:
-            yield
+            parts = self._link.exchange(command)
         except (RedisError, OSError) as error:
-            raise StoreUnavailable(self.name, f"{type(error).__name__}: {error}") from error
+            raise self._unavailable(error) from error
+        for _, reply in parts:
+            if isinstance(reply, ResponseError):
+                # OOM, READONLY, LOADING, CLUSTERDOWN, NOPERM...: the server cannot serve us now.
+                raise self._unavailable(reply) from reply
+        if len(parts) == 1:
+            return _answers(parts[0][1], width)
+        answers: list[Any] = [None] * len(command.keys)
+        for places, reply in parts:
+            for at, answer in zip(places, _answers(reply, width), strict=True):
+                answers[at] = answer
+        return answers
+
+    def _unavailable(self, error: Exception) -> StoreUnavailable:
+        return StoreUnavailable(self.name, f"{type(error).__name__}: {error}")
 
     def _met_server(self, shard: int, server: ServerFacts) -> None:
         known = self._servers.get(shard)
@@ -222,34 +197,49 @@ class RedisLeaseStore(LeaseStore):
             )
 
 
-def _verdict(reply: Sequence[Any]) -> Verdict:
-    kind = reply[0]
+def _release_row(release: Release) -> tuple[Word, ...]:
+    lease, park = release.lease, release.park
+    return (
+        lease.owner,
+        lease.fence,
+        int(lease.is_held),
+        "" if release.position is None else release.position,
+        release.outcome or "",
+        microseconds(release.keep_for) // 1000,
+        microseconds(park.ttl) if park else "",
+        (park.heir if park else None) or "",
+        int(release.undo),
+    )
+
+
+def _answers(reply: bytes, width: int) -> list[Any]:
+    # Somebody else's record may hold what is no text.
+    values, _ = _JSON.raw_decode(f"[{reply.decode(errors='replace')}]")
+    return values if width == 1 else list(zip(*[iter(values)] * width, strict=True))
+
+
+def _verdict(kind: int, number: int, detail: Any, again: int) -> Verdict:
     if kind == 1:
-        return Grant(int(reply[1]), reply[2], reply[3] == 1)
+        return Grant(number, detail, again == 1)
     if kind == 0:
-        return Held(reply[1].decode(), timedelta(microseconds=int(reply[2])))
-    return Done(int(reply[1]), _text(reply[2]))
+        return Held(detail, timedelta(microseconds=number))
+    return Done(number, detail or None)
 
 
-def _record(key: str, reply: Sequence[Any]) -> Record | None:
-    now, pairs = reply
+def _record(key: str, now: int, pairs: Sequence[str]) -> Record | None:
     if not pairs:
         return None
     fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
     row = rules.Row(
-        owner=_text(fields.get(b"owner")) or "",
-        fence=int(fields.get(b"fence", 0)),
-        until=int(fields.get(b"until", 0)),
-        since=int(fields.get(b"since", 0)),
-        position=int(fields[b"position"]) if b"position" in fields else None,
-        outcome=_text(fields.get(b"outcome")),
-        heir=_text(fields.get(b"heir")),
-        parked_until=int(fields.get(b"parked_until", 0)),
-        takeovers=int(fields.get(b"takeovers", 0)),
-        note=_text(fields.get(b"note")) or "",
+        owner=fields.get("owner", ""),
+        fence=int(fields.get("fence", 0)),
+        until=int(fields.get("until", 0)),
+        since=int(fields.get("since", 0)),
+        position=int(fields["position"]) if "position" in fields else None,
+        outcome=fields.get("outcome"),
+        heir=fields.get("heir"),
+        parked_until=int(fields.get("parked_until", 0)),
+        takeovers=int(fields.get("takeovers", 0)),
+        note=fields.get("note", ""),
     )
-    return rules.record(key, row, int(now))
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode(errors="replace")
+    return rules.record(key, row, now)

@@ -1,0 +1,51 @@
+-- What every script begins with. It must be quick: the server does nothing else meanwhile.
+-- An argument stands in ARGV once for all keys ('1') or once for each key ('n'): the last of ARGV says so,
+-- with a letter for each argument. What stands for one key is then passed to a function.
+local function text(number)
+  -- tostring() would round numbers of the size of a time.
+  return string.format('%.0f', number)
+end
+
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+local function tell_released(prefix, key)
+  redis.call('PUBLISH', prefix .. 'released:' .. key:sub(#prefix + 1), '')
+end
+
+-- Replies with what `answer` returns for each key, with commas between: the inside of a JSON array. If it
+-- fails for a key (one of a foreign type), the error is the reply, and names it; all others are done all the
+-- same, as though each had been asked for alone.
+local function for_each_key(answer)
+  local count, given, each = #KEYS, ARGV, {}
+  if count > 1 then
+    given = {}
+    local shape, at = ARGV[#ARGV], 1
+    for argument = 1, #shape do
+      given[argument] = ARGV[at]
+      if shape:sub(argument, argument) == 'n' then
+        each[#each + 1] = {argument, at - 1}
+        at = at + count
+      else
+        at = at + 1
+      end
+    end
+  end
+  local answers, trouble = {}, nil
+  for number = 1, count do
+    for column = 1, #each do
+      local place = each[column]
+      given[place[1]] = ARGV[place[2] + number]
+    end
+    local is_answer, found = pcall(answer, KEYS[number], unpack(given))
+    if is_answer then
+      answers[number] = found
+    elseif not trouble then
+      trouble = (type(found) == 'table' and found.err or found) .. ': ' .. KEYS[number]
+    end
+  end
+  if trouble then return redis.error_reply(trouble) end
+  return table.concat(answers, ',')
+end

@@ -1,0 +1,212 @@
+"""One try at a run: gets its leases, keeps them, and gives them back. No Celery in it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from celery_singleton_lock.core.clock import boottime
+from celery_singleton_lock.core.errors import LeaseLost, StoreUnavailable
+from celery_singleton_lock.core.models import FINISHED, Granted, Lease, LeaseRequest, Park, Release
+from celery_singleton_lock.leases import LeaseStore
+
+from .keep_alive import KeepAlive, OnLost
+from .run import Ask, Leases, Poisoned, Skip, Start, Verdict, judge, to_take_back
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the options of the task say about its leases."""
+
+    remember_for: timedelta
+    at_least: timedelta | None = None
+    at_most: timedelta | None = None
+    expect_within: timedelta | None = None
+    insist_for: timedelta | None = None
+    """How long to wait for a store that is away when the body has ended; None: until it is back."""
+
+
+class Execution:
+    """`begin`; after a `Start`, `Skip` or `Poisoned`, one of `finish`, `park`, `give_up`, `abandon`."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        terms: Terms,
+        store: LeaseStore,
+        keep_alive: KeepAlive,
+        *,
+        on_lost: OnLost | None = None,
+        on_overdue: Callable[[], None] | None = None,
+    ) -> None:
+        self.ask = ask
+        self.leases: Leases | None = None
+        self._terms = terms
+        self._store = store
+        self._keep_alive = keep_alive
+        self._on_lost = on_lost
+        self._on_overdue = on_overdue
+        self._began_at = 0.0
+        self._ending = threading.Lock()
+
+    def begin(self) -> Verdict:
+        """One round trip, and one more where not all is granted. Raises `StoreUnavailable`."""
+        answers = self._store.acquire(self.ask.requests())
+        verdict = judge(self.ask, answers)
+        others = to_take_back(verdict, answers)
+        if any(isinstance(answer, Granted) for answer in others):
+            self._store.undo(others)
+        match verdict:
+            case Start(leases):
+                self._hold(leases)
+            case Skip(lease=lease) | Poisoned(lease=lease):
+                self.leases = Leases(lease)
+        return verdict
+
+    def _hold(self, leases: Leases) -> None:
+        self.leases = leases
+        self._began_at = boottime()
+        terms = self._terms
+        self._keep_alive.guard(
+            leases.run,
+            on_lost=self._on_lost,
+            expect_within=terms.expect_within,
+            on_overdue=self._on_overdue,
+        )
+        if leases.task is not None:
+            self._keep_alive.guard(leases.task, on_lost=self._on_lost, at_most=terms.at_most)
+        if leases.call is not None:
+            self._keep_alive.guard(leases.call)
+
+    @property
+    def held_for(self) -> timedelta:
+        return timedelta(seconds=boottime() - self._began_at)
+
+    @property
+    def has_outlived_its_lock(self) -> bool:
+        """Whether `lock_at_most` is over: then the lease of the task ended as it should."""
+        at_most = self._terms.at_most
+        return at_most is not None and self.held_for >= at_most
+
+    def is_mine(self, lost: LeaseLost) -> bool:
+        """Whether it is a lease of this execution that was lost, and not one of the user's own."""
+        return self.leases is not None and lost.key in {lease.key for lease in self.leases.all}
+
+    def has_lost_its_run(self) -> bool:
+        """Whether somebody else was, or could be, granted the run. Asks the store only if the deadline
+        has passed; then it waits for the answer, however long that takes."""
+        if self.leases is None or self.leases.run.is_held:
+            return False
+        lease = self.leases.run
+        # Keep-alive may be about to win it back.
+        self._keep_alive.forget(lease)
+        if lease.is_held:
+            return False
+        return not self._insist("run_check_waits", lambda: self._reclaim(lease), otherwise=True)
+
+    def _reclaim(self, lease: Lease) -> bool:
+        incarnation = self._store.incarnation
+        self._store.now()  # one that forgot may not know of a successor
+        if self._store.incarnation != incarnation:
+            return False
+        request = LeaseRequest(lease.key, lease.owner, lease.ttl, note=lease.note, reclaim=lease.fence)
+        [answer] = self._store.acquire([request])
+        if isinstance(answer, Granted):
+            lease.regain(answer.lease.fence, answer.lease.deadline)
+            return True
+        lease.lapse()
+        return False
+
+    # Ends. Each gives back all that is held, in one round trip, and does so once.
+
+    def finish(self, outcome: str, position: int = FINISHED) -> bool:
+        """Record how far the run is, and free the rest. False: it was lost, and nothing is recorded."""
+        cooldown = self._cooldown()
+        return self._end(
+            lambda leases: [
+                Release(leases.run, position, outcome, self._terms.remember_for),
+                *_each(leases.task, lambda lease: Release(lease, park=cooldown)),
+                *_each(leases.call, Release),
+            ]
+        )
+
+    def park(self, outcome: str, for_: timedelta, *, same_job: bool) -> bool:
+        """Record the attempt, and leave the job closed to all but the next attempt of this run.
+        `same_job`: whether that will ask for the same key."""
+        park = Park(self.ask.run, for_ + self.ask.ttl)
+        return self._end(
+            lambda leases: [
+                Release(leases.run, self.ask.position, outcome, self._terms.remember_for),
+                *_each(leases.task, lambda lease: Release(lease, park=park if same_job else None)),
+                *_each(leases.call, lambda lease: Release(lease, park=park if same_job else None)),
+            ]
+        )
+
+    def give_up(self) -> bool:
+        """Leave the run as it was before, with the job closed to all but it: it will be tried again."""
+        park = Park(self.ask.run, self.ask.ttl)
+        return self._end(
+            lambda leases: [
+                Release(leases.run, undo=True),
+                *_each(leases.task, lambda lease: Release(lease, park=park)),
+                *_each(leases.call, lambda lease: Release(lease, park=park)),
+            ]
+        )
+
+    def abandon(self) -> None:
+        """Stop renewing, and give nothing back: the leases run out, and that is counted."""
+        with self._ending:
+            leases, self.leases = self.leases, None
+        for lease in leases.all if leases else ():
+            self._keep_alive.forget(lease)
+
+    def _end(self, releases: Callable[[Leases], Sequence[Release]]) -> bool:
+        with self._ending:
+            leases, self.leases = self.leases, None
+        if leases is None:
+            return False
+        for lease in leases.all:
+            self._keep_alive.forget(lease)
+        given_back = releases(leases)
+        return self._insist(
+            "run_end_waits", lambda: self._store.release(given_back)[0], otherwise=False
+        )
+
+    def _cooldown(self) -> Park | None:
+        at_least = self._terms.at_least
+        if at_least is None or self.held_for >= at_least:
+            return None
+        return Park(None, at_least - self.held_for)
+
+    def _insist(self, event: str, call: Callable[[], bool], *, otherwise: bool) -> bool:
+        """Call until the store answers; `otherwise`, when the time for that is over. The message is not
+        acknowledged meanwhile, so nothing is lost: without its record the run would be repeated."""
+        patience = self._terms.insist_for
+        give_up_at = float("inf") if patience is None else boottime() + patience.total_seconds()
+        in_trouble = False
+        pause = 0.1
+        while True:
+            try:
+                answer = call()
+            except StoreUnavailable as error:
+                if not in_trouble:
+                    in_trouble = True
+                    logger.warning("%s run=%s reason=%s", event, self.ask.run, error.reason)
+                if boottime() >= give_up_at:
+                    return otherwise
+                time.sleep(pause)
+                pause = min(pause * 2, 2.0)
+            else:
+                if in_trouble:
+                    logger.warning("%s_no_more run=%s", event, self.ask.run)
+                return answer
+
+
+def _each(lease: Lease | None, release: Callable[[Lease], Release]) -> list[Release]:
+    return [] if lease is None else [release(lease)]

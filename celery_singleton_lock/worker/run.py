@@ -1,0 +1,296 @@
+"""A run as its worker sees it: what is asked of the store, and what the answers mean. No I/O."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from celery_singleton_lock.core.models import Answer, Done, Granted, Held, Lease, LeaseRequest
+
+from .options import Overlap
+
+# What a run's record says of how it ended.
+SUCCEEDED: Final = "succeeded"
+FAILED: Final = "failed"
+LETTER_DUE: Final = "failed, letter due"
+REJECTED: Final = "rejected"
+IGNORED: Final = "ignored"
+RETRIED: Final = "retried"
+SKIPPED: Final = "skipped"
+REVOKED: Final = "revoked"
+
+REPLACEMENTS_APART: Final = 1_000_000
+"""More retries than one run ever has, so that what replaces it is beyond them all."""
+
+
+def run_key(run: str, generation: int = 0) -> str:
+    """A replayed run is a new one, under the old id: it has a record of its own."""
+    return f"run:{run}:g{generation}" if generation else f"run:{run}"
+
+
+def position_of(retries: int, replacements: int) -> int:
+    """How far the run is with this message. `replacements`: how often ``Task.replace`` has sent another
+    task under the same id."""
+    return replacements * REPLACEMENTS_APART + retries + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What an execution asks for before it starts."""
+
+    run: str
+    owner: str
+    position: int
+    ttl: timedelta
+    run_key: str
+    task_key: str | None
+    """None: overlap is allowed, so there is nothing to lock."""
+    call_key: str | None = None
+    note: Mapping[str, Any] = field(default_factory=dict)
+    overlap: Overlap = "skip"
+    was_started: bool = False
+    """It was, or may have been: then it is never skipped."""
+    waited: timedelta = timedelta(0)
+    lock_wait: timedelta | None = None
+    max_deliveries: int = 5
+
+    def requests(self) -> list[LeaseRequest]:
+        requests = [
+            LeaseRequest(self.run_key, self.owner, self.ttl, position=self.position, note=self.note)
+        ]
+        about = {"run": self.run, "task": self.note.get("task"), "worker": self.note.get("worker")}
+        if self.task_key is not None:
+            requests.append(
+                LeaseRequest(self.task_key, self.owner, self.ttl, heir=self.run, note=about)
+            )
+        if self.call_key is not None:
+            # Its owner is the run, as it was in the client: the lease goes from hand to hand.
+            requests.append(LeaseRequest(self.call_key, self.run, self.ttl, heir=self.run, note=about))
+        return requests
+
+
+@dataclass(frozen=True, slots=True)
+class Leases:
+    run: Lease
+    task: Lease | None = None
+    call: Lease | None = None
+
+    @property
+    def all(self) -> list[Lease]:
+        return [lease for lease in (self.run, self.task, self.call) if lease is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    leases: Leases
+    takeovers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The run is as far as this message, or further: nothing is left to do but its letter, perhaps."""
+
+    outcome: str | None
+    is_letter_due: bool
+
+
+KeepReason = Literal["held", "overlap", "lost", "store away", "not published"]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Not now: the message stays with the worker, unacknowledged, and is offered again."""
+
+    reason: KeepReason
+    by: str
+    remaining: timedelta
+
+
+SkipReason = Literal["overlap", "waited too long", "duplicate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Not at all: another run does this job. The run's own lease is held, to record that."""
+
+    reason: SkipReason
+    by: str
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Poisoned:
+    """Its workers died too often. The run's own lease is held, to record that."""
+
+    deaths: int
+    lease: Lease
+
+
+Verdict = Start | Copy | Keep | Skip | Poisoned
+
+
+def judge(ask: Ask, answers: Sequence[Answer]) -> Verdict:
+    """What the store's answers to `ask.requests()` mean."""
+    rest = list(answers)
+    run = rest.pop(0)
+    task = rest.pop(0) if ask.task_key is not None else None
+    call = rest.pop(0) if ask.call_key is not None else None
+    if isinstance(run, Done):
+        return Copy(run.outcome, run.outcome == LETTER_DUE and run.position == ask.position)
+    if isinstance(run, Held):
+        return Keep("held", run.by, run.remaining)
+    if run.takeovers >= ask.max_deliveries:
+        return Poisoned(run.takeovers, run.lease)
+    was_started = ask.was_started or run.takeovers > 0
+    if isinstance(call, Held) and not was_started:
+        return Skip("duplicate", call.by, run.lease)
+    if isinstance(task, Held):
+        return _overlap(ask, task, run.lease, was_started)
+    return Start(Leases(run.lease, _lease(task), _lease(call)), run.takeovers)
+
+
+def _overlap(ask: Ask, task: Held, lease: Lease, was_started: bool) -> Keep | Skip:
+    if was_started:
+        return Keep("overlap", task.by, task.remaining)
+    if ask.overlap == "skip":
+        return Skip("overlap", task.by, lease)
+    if ask.lock_wait is not None and ask.waited >= ask.lock_wait:
+        return Skip("waited too long", task.by, lease)
+    return Keep("overlap", task.by, task.remaining)
+
+
+def _lease(answer: Answer | None) -> Lease | None:
+    return answer.lease if isinstance(answer, Granted) else None
+
+
+def to_take_back(verdict: Verdict, answers: Sequence[Answer]) -> list[Answer]:
+    """What was granted beside what the verdict needs."""
+    match verdict:
+        case Start():
+            return []
+        case Skip(lease=kept) | Poisoned(lease=kept):
+            return [each for each in answers if isinstance(each, Granted) and each.lease is not kept]
+    return list(answers)
+
+
+# Offering again
+
+_FIRST_S: Final = 0.2
+_LONGEST_S: Final = 5.0
+_AFTER_ITS_END_S: Final = 0.05
+
+
+def pause_before_offer(
+    keep: Keep, offers: int, waited: timedelta, lock_wait: timedelta | None
+) -> float:
+    """Seconds until a message that was kept `offers` times is offered again.
+
+    A holder may let go long before its lease would end, so the end is only the latest time to ask; and
+    many that wait should not come all at once.
+    """
+    pause = min(_FIRST_S * 2.0 ** min(offers, 16), _LONGEST_S)
+    if keep.remaining:
+        pause = min(pause, keep.remaining.total_seconds() + _AFTER_ITS_END_S)
+    pause *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+    if lock_wait is not None and keep.reason == "overlap":
+        pause = min(pause, max(0.0, (lock_wait - waited).total_seconds()) + _AFTER_ITS_END_S)
+    return pause
+
+
+# What the body of a task sees
+
+
+class Run:
+    """The run that is being executed: `Task.current_run`, or `current_run()`."""
+
+    __slots__ = ("_leases", "_loose_fence", "attempt", "entry", "id", "slot", "task")
+
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002 - the name that users see
+        task: str,
+        attempt: int = 1,
+        entry: str | None = None,
+        slot: datetime | None = None,
+        leases: Leases | None = None,
+        loose_fence: int = 0,
+    ) -> None:
+        self.id: Final = id
+        self.task: Final = task
+        self.attempt: Final = attempt
+        """1 for the first, one more for each retry."""
+        self.entry: Final = entry
+        """The entry of the beat schedule; None if beat did not send it."""
+        self.slot: Final = slot
+        """When it was due; None if beat did not send it."""
+        self._leases = leases
+        self._loose_fence = loose_fence
+
+    @property
+    def is_locked(self) -> bool:
+        """False for a direct call, in eager mode, and where it runs although the store is away."""
+        return self._leases is not None
+
+    @property
+    def fence(self) -> int:
+        """Grows with every execution of the job; read it when you write, it may grow meanwhile."""
+        if self._leases is None:
+            return self._loose_fence
+        return (self._leases.task or self._leases.run).fence
+
+    @property
+    def remaining(self) -> timedelta:
+        """Until the lease ends, if it is not renewed. Without a lock: for ever."""
+        if self._leases is None:
+            return timedelta.max
+        return min(lease.remaining for lease in self._guarding)
+
+    def ensure_held(self) -> None:
+        """Raise `LeaseLost` if somebody else may be executing this run, or this job."""
+        for lease in self._guarding:
+            lease.ensure_held()
+
+    @property
+    def _guarding(self) -> list[Lease]:
+        if self._leases is None:
+            return []
+        return [lease for lease in (self._leases.run, self._leases.task) if lease is not None]
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} of {self.task} attempt={self.attempt} fence={self.fence}>"
+
+
+class Skipped(dict[str, Any]):
+    """The result of a run that was skipped because another run did its job: `reason`, `by`.
+
+    It is a plain dict in every serializer; `Skipped.read` finds out whether a result is one.
+    """
+
+    MARK: Final = "singleton_skipped"
+
+    def __init__(self, reason: str, by: str) -> None:
+        super().__init__({self.MARK: reason, "by": by})
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.reason, self.by)
+
+    @property
+    def reason(self) -> str:
+        """ "overlap", "waited too long" or "duplicate"."""
+        return str(self[self.MARK])
+
+    @property
+    def by(self) -> str:
+        """Who does the job: an execution, or a run."""
+        return str(self["by"])
+
+    @classmethod
+    def read(cls, result: object) -> Skipped | None:
+        """None: it is the result of a run that was executed."""
+        if isinstance(result, Mapping) and cls.MARK in result:
+            return cls(str(result[cls.MARK]), str(result.get("by", "")))
+        return None
