@@ -75,6 +75,7 @@ class Beat:
             self._publisher,
             replica="bench",
             slot_ttl=timedelta(seconds=3),
+            lock_ttl=timedelta(seconds=30),
             on_missed=_fail,
         )
         behind = store.now() - timedelta(minutes=1)

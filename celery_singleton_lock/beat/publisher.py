@@ -12,6 +12,7 @@ from celery.beat import _evaluate_entry_args, _evaluate_entry_kwargs
 from kombu.exceptions import BatchPublishError, OperationalError
 
 from celery_singleton_lock.core.redaction import redact
+from celery_singleton_lock.recovery.message_note import republish
 
 from .entries import BrokerUnavailable, Due
 from .plain_message import is_plain, send_plain
@@ -28,11 +29,16 @@ class Publisher:
     """`entry_of` finds the Celery entry of a name. The connection is opened when it is needed."""
 
     def __init__(
-        self, app: Any, entry_of: Callable[[str], Any], on_refused: Callable[[Due], None]
+        self,
+        app: Any,
+        entry_of: Callable[[str], Any],
+        on_refused: Callable[[Due], None],
+        on_published: Callable[[Due], None] = lambda _: None,
     ) -> None:
         self._app = app
         self._entry_of = entry_of
         self._on_refused = on_refused
+        self._on_published = on_published
         self._connection: Any = None
         self._producer: Any = None
 
@@ -50,6 +56,17 @@ class Publisher:
                 sent = [due for due in dues if self._send(due, producer)]
         for due in sent:
             logger.info("slot_published entry=%r slot=%s", due.entry, _as_text(due.slot))
+            self._on_published(due)
+
+    def publish_again(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Publish messages as they were noted in the records of their runs, and have them confirmed."""
+        if not messages:
+            return
+        with self._telling_trouble():
+            producer = self._open()
+            with producer.batch():
+                for message in messages:
+                    republish(producer, message)
 
     @contextmanager
     def _telling_trouble(self) -> Iterator[None]:

@@ -1,121 +1,17 @@
-"""Replicas of beat in virtual time: no server, no sleep, and every fault on purpose."""
+"""What replicas of beat do, with every fault on purpose, in virtual time."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
-from celery_singleton_lock.beat.engine import Engine
-from celery_singleton_lock.beat.entries import BrokerUnavailable, Due, PlannedEntry
-from celery_singleton_lock.beat.plan import CatchUpRule, entry_key
-from celery_singleton_lock.beat.slots import Grid, IntervalGrid
-from celery_singleton_lock.core.errors import StoreUnavailable
+from celery_singleton_lock.beat.entries import BrokerUnavailable
+from celery_singleton_lock.beat.plan import CatchUpRule
+from celery_singleton_lock.beat.slots import IntervalGrid
 from celery_singleton_lock.core.models import RecordState
-from celery_singleton_lock.leases.memory import MemoryLeaseStore
 
-START = datetime(2026, 11, 18, 12, tzinfo=UTC)
-SECOND = timedelta(seconds=1)
-
-
-class World:
-    """One store, one broker, and any number of replicas, on one virtual clock."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-        self.store = CountingStore(clock=self.clock, wall_clock=self.wall_clock)
-        self.published: list[Due] = []
-        self.missed: list[Due] = []
-        self.broker_is_away = False
-        self.seconds_to_connect = 0.0
-        self.before_publish: Callable[[], None] = lambda: None
-        self.at_work: Engine | None = None
-        self._wakes: list[tuple[float, int, Engine]] = []
-        self._names = 0
-
-    def clock(self) -> float:
-        return self.seconds
-
-    def wall_clock(self) -> int:
-        return int((START.timestamp() + self.seconds - 1000) * 1_000_000)
-
-    def prepare(self) -> None:
-        if self.broker_is_away:
-            raise BrokerUnavailable("away")
-        wait, self.seconds_to_connect = self.seconds_to_connect, 0.0
-        if wait:
-            self.run(wait)  # the others go on
-
-    def publish(self, dues: Sequence[Due]) -> None:
-        self.prepare()
-        self.before_publish()
-        self.published.extend(dues)
-        self.seconds += len(dues) / 5000
-
-    def add_replica(self, entries: Mapping[str, Grid], rule: CatchUpRule | None = None) -> Engine:
-        self._names += 1
-        engine = Engine(
-            self.store,
-            self,
-            replica=f"replica {self._names}",
-            slot_ttl=3 * SECOND,
-            on_missed=self.missed.append,
-            clock=self.clock,
-        )
-        rule = rule or CatchUpRule("latest", timedelta(days=1), 15 * SECOND)
-        engine.follow(
-            [PlannedEntry(name, entry_key("app", name), grid, rule) for name, grid in entries.items()]
-        )
-        heapq.heappush(self._wakes, (self.seconds, self._names, engine))
-        return engine
-
-    def kill(self, engine: Engine) -> None:
-        self._wakes = [wake for wake in self._wakes if wake[2] is not engine]
-        heapq.heapify(self._wakes)
-
-    def run(self, seconds: float) -> None:
-        until = self.seconds + seconds
-        while self._wakes and self._wakes[0][0] <= until:
-            at, name, engine = heapq.heappop(self._wakes)
-            self.seconds = max(self.seconds, at)
-            self.at_work = engine
-            wait = engine.tick()
-            heapq.heappush(self._wakes, (self.seconds + max(wait, 0.001), name, engine))
-        self.seconds = until
-
-    def slots_of(self, entry: str) -> list[float]:
-        """Seconds since the start, in the order of their publishing."""
-        return [(due.slot - START).total_seconds() for due in self.published if due.entry == entry]
-
-
-class CountingStore(MemoryLeaseStore):
-    is_away = False
-    claims = 0
-    calls = 0
-
-    def _acquire(self, requests, call):  # type: ignore[no-untyped-def]
-        self._answer()
-        self.claims += len(requests)
-        return super()._acquire(requests, call)
-
-    def _meet(self, group, member, ttl):  # type: ignore[no-untyped-def]
-        self._answer()
-        return super()._meet(group, member, ttl)
-
-    def _peek(self, keys):  # type: ignore[no-untyped-def]
-        self._answer()
-        return super()._peek(keys)
-
-    def _release(self, releases):  # type: ignore[no-untyped-def]
-        self._answer()
-        return super()._release(releases)
-
-    def _answer(self) -> None:
-        self.calls += 1
-        if self.is_away:
-            raise StoreUnavailable("memory", "away")
+from .world import SECOND, START, World
 
 
 @pytest.fixture
@@ -129,7 +25,7 @@ EVERY_SECOND = {"e": IntervalGrid(SECOND)}
 def test_every_slot_is_published_once_by_three_replicas(world: World) -> None:
     for _ in range(3):
         world.add_replica(EVERY_SECOND)
-    world.run(60)
+    world.run(60.5)
     assert world.slots_of("e") == [float(n) for n in range(1, 61)]
 
 
@@ -146,7 +42,7 @@ def test_killed_replica_is_missed_by_nobody(world: World) -> None:
     for replica in replicas[:2]:
         world.run(10.5)
         world.kill(replica)
-    world.run(20)
+    world.run(20.5)
     for number in range(20):
         assert world.slots_of(f"e{number}") == [float(n) for n in range(1, 42)]
 
@@ -168,7 +64,7 @@ def test_replica_that_died_between_claim_and_publish_is_taken_over_in_order(worl
     world.store.is_away = False
     assert len(world._wakes) == 1  # the other one lives
     assert len(replicas) == 2
-    world.run(10)
+    world.run(10.3)
     slots = world.slots_of("e")
     assert slots == sorted(slots)
     assert set(slots) == {float(n) for n in range(1, int(world.seconds) - 1000 + 1)}
@@ -183,7 +79,7 @@ class SleepyGrid(IntervalGrid):
         self.sleep_for = 0.0
 
     def next(self, after: datetime) -> datetime | None:
-        is_claimed = any(record.owner == "replica 1" for record in self._world.store.scan()
+        is_claimed = any(record.owner.startswith("replica 1@") for record in self._world.store.scan()
                          if record.state is RecordState.HELD)  # fmt: skip
         if self.sleep_for and is_claimed:
             sleep, self.sleep_for = self.sleep_for, 0.0
