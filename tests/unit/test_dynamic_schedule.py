@@ -104,7 +104,7 @@ def test_entry_that_is_due_once_is_published_once_and_gone(world: World) -> None
 
 
 def test_entry_is_due_only_from_its_start_to_its_end(world: World) -> None:
-    bounds = {"start": START + 3 * SECOND, "end": START + 6 * SECOND}
+    bounds: Any = {"start": START + 3 * SECOND, "end": START + 6 * SECOND}
     world.add_beat(static={"schedule": 1, **bounds})
     world.schedule().add("dynamic", "tasks.t", 1, **bounds)
     world.run(20)
@@ -134,13 +134,18 @@ def test_store_that_forgot_is_told_of_added_and_paused_entries(world: World) -> 
 def test_newcomer_that_meets_an_emptied_store_first_skips_no_slot(world: World) -> None:
     tens: Any = {"e": {"schedule": 10}}
     world.add_beat(**tens)
-    world.run(9.2)
-    world.before_publish = world.store.forget  # with slot 10 published, and not recorded
-    world.run(0.7)
+    world.run(19.85)
+    world.broker_is_away = True
+    world.run(0.8)  # slot 20 is due, and late
+    world.broker_is_away = False
     world.store.forget()
+    [(_, _, old)] = world._wakes
+    world.kill(old)
     world.add_beat(**tens)
+    world.run(0.1)  # the newcomer has looked, and found nothing
+    world.wake(old)
     world.run(30)
-    assert sorted(set(world.slots_of("e"))) == seconds(10, 20, 30)
+    assert sorted(set(world.slots_of("e"))) == seconds(10, 20, 30, 40, 50)
 
 
 # Turns of the key

@@ -122,6 +122,10 @@ class World:
         self._wakes = [wake for wake in self._wakes if wake[2] is not engine]
         heapq.heapify(self._wakes)
 
+    def wake(self, engine: Engine) -> None:
+        self._names += 1
+        heapq.heappush(self._wakes, (self.seconds, self._names, engine))
+
     def run(self, seconds: float) -> None:
         until = self.seconds + seconds
         while self._wakes and self._wakes[0][0] <= until:
