@@ -145,12 +145,28 @@ def test_slots_during_an_outage_of_the_store_come_when_it_is_back(world: World) 
     replicas = [world.add_replica(EVERY_SECOND) for _ in range(2)]
     world.run(5.5)
     world.store.is_away = True
-    world.run(10)
-    assert not any(replica.is_ready for replica in replicas)
+    world.run(1)
+    for _ in range(90):
+        world.run(0.1)
+        assert not any(replica.is_ready for replica in replicas)
     world.store.is_away = False
     world.run(5)
     assert world.slots_of("e") == [float(n) for n in range(1, 21)]
     assert all(replica.is_ready for replica in replicas)
+
+
+def test_idle_replica_is_not_ready_until_the_store_was_heard_again(world: World) -> None:
+    replica = world.add_replica({"e": IntervalGrid(timedelta(hours=1))})
+    world.run(5)
+    assert replica.is_ready
+    world.store.is_away = True
+    world.run(1)
+    for _ in range(50):
+        world.run(0.1)
+        assert not replica.is_ready
+    world.store.is_away = False
+    world.run(0.6)
+    assert replica.is_ready
 
 
 def test_store_that_goes_away_between_publish_and_record_repeats_nothing_while_we_live(

@@ -126,3 +126,20 @@ def test_replica_that_reaps_in_vain_is_replaced(world: World) -> None:
     begin_run(world)
     world.run(33)
     assert len(world.published_again) == 1
+
+
+def test_run_is_not_published_twice_when_its_reaper_is_interrupted(world: World) -> None:
+    begin_run(world)
+    world.store.fail_dismissals = True
+    world.run(40)
+    world.store.fail_dismissals = False
+    world.run(40)
+    assert len(world.published_again) == 1
+    assert world.store.expired() == []
+
+
+def test_idle_replicas_ask_the_store_less_than_five_times_a_second_in_all(world: World) -> None:
+    world.run(10)
+    before = world.store.calls
+    world.run(60)
+    assert 60 * 3 < world.store.calls - before < 60 * 5
