@@ -14,14 +14,14 @@ local function release(key, owner, fence, is_held, position, outcome, keep_ms, p
   local forgotten = is_held == '1' and tonumber(record[2] or 0) < tonumber(fence)
   if not forgotten and (record[1] ~= owner or record[2] ~= fence) then return '0' end
 
-  local written, gone = {'until', '0', 'released', fence, 'takeovers', '0'}, {'note', 'call'}
-  if undo == '1' then written[5], written[6] = nil, nil end
+  local written, gone = {'until', '0', 'released', fence}, {'note', 'call'}
   if forgotten then
     append(written, 'owner', owner)
     append(written, 'fence', fence)
   end
   if record[4] then append(gone, 'awaited') end
   if undo ~= '1' then
+    append(gone, 'takeovers')
     if park ~= '' then
       now = now or clock()
       append(written, 'parked_until', text(now + park))

@@ -85,7 +85,7 @@ class RedisLeaseStore(LeaseStore):
                 request.heir or "",
                 encode_note(request.note),
                 "" if request.reclaim is None else request.reclaim,
-                int(request.waiting),
+                1 if request.waiting else 0,
             )
             for request in requests
         ]
@@ -226,20 +226,21 @@ def _verdict(kind: int, number: int, detail: Any, again: int) -> Verdict:
     return Done(number, detail or None)
 
 
-def _record(key: str, now: int, pairs: Sequence[str]) -> Record | None:
-    if not pairs:
+def _record(key: str, now: int, fields: Sequence[Any]) -> Record | None:
+    """`fields`: as batch.lua lists them; what is not recorded is false."""
+    if not any(fields):
         return None
-    fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    owner, fence, until, since, position, outcome, heir, parked_until, takeovers, note = fields
     row = rules.Row(
-        owner=fields.get("owner", ""),
-        fence=int(fields.get("fence", 0)),
-        until=int(fields.get("until", 0)),
-        since=int(fields.get("since", 0)),
-        position=int(fields["position"]) if "position" in fields else None,
-        outcome=fields.get("outcome"),
-        heir=fields.get("heir"),
-        parked_until=int(fields.get("parked_until", 0)),
-        takeovers=int(fields.get("takeovers", 0)),
-        note=fields.get("note", ""),
+        owner=owner or "",
+        fence=int(fence),
+        until=int(until),
+        since=int(since),
+        position=int(position) if position else None,
+        outcome=outcome or None,
+        heir=heir or None,
+        parked_until=int(parked_until),
+        takeovers=int(takeovers),
+        note=note or "",
     )
     return rules.record(key, row, now)
