@@ -168,7 +168,7 @@ def test_uncontended_lease_costs_one_command_to_get_and_one_to_give_back(
 def test_record_is_readable_with_the_servers_own_tools(server: RedisServer, store: LeaseStore) -> None:
     [answer] = store.acquire([LeaseRequest("run:7", "host:1:abc", LONG, note={"task": "report"})])
     assert isinstance(answer, Granted)
-    shown: Any = server.connect().hgetall("singleton:run:7")
+    shown: Any = server.connect().hgetall("singleton.list.{0}:run:7")
     assert shown["owner"] == "host:1:abc"
     assert shown["note"] == '{"task":"report"}'
     assert int(shown["fence"]) == answer.lease.fence

@@ -23,7 +23,7 @@ local function held(key, waiting, by, remaining)
   return '0,' .. text(remaining) .. ',' .. cjson.encode(by) .. ',0'
 end
 
-local function acquire(key, owner, ttl, position, heir, note, reclaim, waiting, expired_kept_ms, call)
+local function acquire(key, owner, ttl, position, heir, note, reclaim, waiting, index, expired_kept_ms, call)
   if ttl ~= last_ttl then reckon(ttl, expired_kept_ms) end
   local record = redis.call('HMGET', key, 'until', 'fence', 'position', 'parked_until', 'takeovers')
   local held_until, recorded = record[1], record[3]
@@ -43,7 +43,10 @@ local function acquire(key, owner, ttl, position, heir, note, reclaim, waiting, 
     local last_owner = known[1] or ''
     if held_until > now then
       if last_owner ~= owner then return held(key, waiting, last_owner, held_until - now) end
-      if until_number > held_until then redis.call('HSET', key, 'until', until_text) end
+      if until_number > held_until then
+        redis.call('HSET', key, 'until', until_text)
+        list(index, key, until_text)
+      end
       keep(key, recorded)
       -- A reply that was lost, and asked for again within one call, is no second grant.
       return '1,' .. text(record[2]) .. ',' .. text(takeovers) .. (known[3] == call and ',0' or ',1')
@@ -67,6 +70,7 @@ local function acquire(key, owner, ttl, position, heir, note, reclaim, waiting, 
   if record[2] and tonumber(record[2]) >= now then fence = text(record[2] + 1) end
   redis.call('HSET', key, 'owner', owner, 'fence', fence, 'until', until_text, 'since', now_text,
     'note', note, 'call', call)
+  list(index, key, until_text)
   keep(key, recorded)
   if fence == now_text and takeovers == 0 then return plain_grant end
   return '1,' .. fence .. ',' .. text(takeovers) .. ',0'

@@ -17,6 +17,15 @@ local function record_of(key)
     'heir', 'parked_until', 'takeovers', 'note'))
 end
 
+-- An index, where there is one, has the keys of the leases that are held, by the time they run out.
+local function list(index, key, until_text)
+  if index ~= '' then redis.call('ZADD', index, until_text, key) end
+end
+
+local function unlist(index, key)
+  if index ~= '' then redis.call('ZREM', index, key) end
+end
+
 local function tell_released(prefix, key)
   redis.call('PUBLISH', prefix .. 'released:' .. key:sub(#prefix + 1), '')
 end

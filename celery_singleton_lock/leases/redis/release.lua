@@ -6,7 +6,8 @@ local function append(list, first, second)
   list[#list + 1] = second
 end
 
-local function release(key, owner, fence, is_held, position, outcome, keep_ms, park, heir, undo, prefix)
+local function release(
+  key, owner, fence, is_held, position, outcome, keep_ms, park, heir, undo, index, prefix)
   local record = redis.call('HMGET', key,
     'owner', 'fence', 'position', 'awaited', 'parked_until', 'released')
   -- It may have been given back before, by a call whose reply was lost.
@@ -41,6 +42,7 @@ local function release(key, owner, fence, is_held, position, outcome, keep_ms, p
   end
   redis.call('HSET', key, unpack(written))
   redis.call('HDEL', key, unpack(gone))
+  unlist(index, key)
   if undo == '1' then
     if forgotten then redis.call('PEXPIRE', key, keep_ms) end
   elseif position ~= '' or not record[3] or redis.call('PTTL', key) < tonumber(keep_ms) then
