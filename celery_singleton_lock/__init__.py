@@ -1,6 +1,7 @@
 """Run every scheduled Celery task once, on any number of replicas, and lose none."""
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from celery_singleton_lock.bootstrap import open_schedule, singleton_lock
 from celery_singleton_lock.core.errors import (
@@ -26,7 +27,8 @@ from celery_singleton_lock.core.models import (
 from celery_singleton_lock.leases import LeaseStore, open_store
 
 if TYPE_CHECKING:
-    from celery_singleton_lock.beat.scheduler import SingletonScheduler
+    from celery_singleton_lock.beat.once import once
+    from celery_singleton_lock.beat.scheduler import SingletonScheduler, SingletonSchedulerMixin
 
 __version__ = "0.1.0.dev0"
 
@@ -48,18 +50,25 @@ __all__ = [
     "Release",
     "SingletonError",
     "SingletonScheduler",
+    "SingletonSchedulerMixin",
     "StoreUnavailable",
     "__version__",
+    "once",
     "open_schedule",
     "open_store",
     "singleton_lock",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # Only beat needs it, and it brings celery.beat along.
-    if name == "SingletonScheduler":
-        from celery_singleton_lock.beat.scheduler import SingletonScheduler
+_LAZY: Final = {
+    "SingletonScheduler": "beat.scheduler",
+    "SingletonSchedulerMixin": "beat.scheduler",
+    "once": "beat.once",
+}
+"""Only beat needs these, and they bring celery.beat along."""
 
-        return SingletonScheduler
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,6 +20,15 @@ from typing import Any
 from celery_singleton_lock.testing.servers import RedisServer
 
 QUEUE = "celery"
+CONFIG = """
+    import os
+    app = Celery("proj", broker=os.environ["BROKER"])
+    app.conf.singleton_lock_url = os.environ["LOCK"]
+    app.conf.singleton_slot_ttl = 1.5
+    app.conf.beat_schedule = {
+        name: {"task": "proj.tick", "schedule": 1.0, "args": (name,)} for name in "abc"
+    }
+"""
 
 
 class Beats:
@@ -96,13 +105,19 @@ def as_run(headers: dict[str, Any]) -> Run:
     return Run(headers["id"], headers["singleton_entry"], slot)
 
 
-def until(fact: Callable[[], Any], within: float = 30.0) -> None:
+def until(fact: Callable[[], Any], within: float = 30.0) -> Any:
+    """Wait for something to be true, and return it."""
     give_up_at = time.monotonic() + within
-    while not fact():
+    while not (found := fact()):
         assert time.monotonic() < give_up_at, "did not happen in time"
         time.sleep(0.05)
+    return found
 
 
 def count(broker: RedisServer) -> int:
     client: Any = broker.connect()
     return int(client.llen(QUEUE))
+
+
+StartBeats = Callable[..., Beats]
+"""Called with the URLs of the broker and the locks; then how many `replicas`, and their `config`."""

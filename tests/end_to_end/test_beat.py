@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,48 +15,9 @@ from celery_singleton_lock import SingletonScheduler
 from celery_singleton_lock.testing.servers import PostgresServer, RabbitMQServer, RedisServer
 from tests.support import wrong_clock
 
-from .beats import QUEUE, Beats, Published, count, until
+from .beats import CONFIG, QUEUE, Published, StartBeats, count, until
 
 ENTRIES = ("a", "b", "c")
-CONFIG = """
-    import os
-    app = Celery("proj", broker=os.environ["BROKER"])
-    app.conf.singleton_lock_url = os.environ["LOCK"]
-    app.conf.singleton_slot_ttl = 1.5
-    app.conf.beat_schedule = {
-        name: {"task": "proj.tick", "schedule": 1.0, "args": (name,)} for name in "abc"
-    }
-"""
-
-StartBeats = Callable[..., Beats]
-
-
-@pytest.fixture
-def broker() -> Iterator[RedisServer]:
-    with RedisServer(persistent=True) as server:
-        yield server
-
-
-@pytest.fixture
-def locks() -> Iterator[RedisServer]:
-    with RedisServer(persistent=True) as server:
-        yield server
-
-
-@pytest.fixture
-def start_beats(tmp_path: Path) -> Iterator[StartBeats]:
-    started: list[Beats] = []
-
-    def start(broker_url: str, lock_url: str, replicas: int = 3, config: str = CONFIG) -> Beats:
-        beats = Beats(tmp_path, config, BROKER=broker_url, LOCK=lock_url)
-        started.append(beats)
-        for _ in range(replicas):
-            beats.start()
-        return beats
-
-    yield start
-    for beats in started:
-        beats.end()
 
 
 def test_killed_and_stopped_replicas_are_missed_by_nobody(
