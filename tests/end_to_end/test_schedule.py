@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from kombu import Connection, Queue
+from kombu.connection import Connection
+from kombu.entity import Queue
 
 from celery_singleton_lock import Granted, LeaseRequest, open_schedule, open_store
 from celery_singleton_lock.beat.schedule import Schedule

@@ -1,9 +1,10 @@
 -- Give the lease under each key back, with a position if it has one. Answers 1 written | 0 lost
 local now
 
-local function append(list, first, second)
-  list[#list + 1] = first
-  list[#list + 1] = second
+local function park_for(key, heir, park)
+  now = now or clock()
+  redis.call('HSET', key, 'parked_until', text(now + park))
+  if heir ~= '' then redis.call('HSET', key, 'heir', heir) else redis.call('HDEL', key, 'heir') end
 end
 
 local function release(
@@ -12,43 +13,36 @@ local function release(
     'owner', 'fence', 'position', 'awaited', 'parked_until', 'released')
   -- It may have been given back before, by a call whose reply was lost.
   if record[6] == fence then return '1' end
-  local forgotten = is_held == '1' and tonumber(record[2] or 0) < tonumber(fence)
-  if not forgotten and (record[1] ~= owner or record[2] ~= fence) then return '0' end
+  local is_mine = record[1] == owner and record[2] == fence
+  local forgotten = not is_mine and is_held == '1' and tonumber(record[2] or 0) < tonumber(fence)
+  if not is_mine and not forgotten then return '0' end
 
-  local written, gone = {'until', '0', 'released', fence}, {'note', 'call'}
-  if forgotten then
-    append(written, 'owner', owner)
-    append(written, 'fence', fence)
-  end
-  if record[4] then append(gone, 'awaited') end
-  if undo ~= '1' then
-    append(gone, 'takeovers')
+  if forgotten then redis.call('HSET', key, 'owner', owner, 'fence', fence) end
+  if undo == '1' then
+    redis.call('HSET', key, 'until', '0', 'released', fence)
+    redis.call('HDEL', key, 'note', 'awaited', 'call')
+    if forgotten then redis.call('PEXPIRE', key, keep_ms) end
+  else
+    if position ~= '' and tonumber(position) >= tonumber(record[3] or 0) then
+      redis.call('HSET', key, 'until', '0', 'released', fence, 'position', position)
+      redis.call('HDEL', key, 'note', 'awaited', 'call', 'takeovers', 'outcome')
+      if outcome ~= '' then redis.call('HSET', key, 'outcome', outcome) end
+    else
+      redis.call('HSET', key, 'until', '0', 'released', fence)
+      redis.call('HDEL', key, 'note', 'awaited', 'call', 'takeovers')
+    end
     if park ~= '' then
-      now = now or clock()
-      append(written, 'parked_until', text(now + park))
+      park_for(key, heir, park)
       keep_ms = keep_ms + math.ceil(park / 1000)
     elseif record[5] then
-      append(gone, 'parked_until')
+      redis.call('HDEL', key, 'parked_until', 'heir')
     end
-    if heir ~= '' then
-      append(written, 'heir', heir)
-    elseif record[5] then
-      append(gone, 'heir')
-    end
-    if position ~= '' and tonumber(position) >= tonumber(record[3] or 0) then
-      append(written, 'position', position)
-      if outcome ~= '' then append(written, 'outcome', outcome) else append(gone, 'outcome') end
+    -- A position was promised a longer life by the release that recorded it.
+    if position ~= '' or not record[3] or redis.call('PTTL', key) < tonumber(keep_ms) then
+      redis.call('PEXPIRE', key, keep_ms)
     end
   end
-  redis.call('HSET', key, unpack(written))
-  redis.call('HDEL', key, unpack(gone))
   unlist(index, key)
-  if undo == '1' then
-    if forgotten then redis.call('PEXPIRE', key, keep_ms) end
-  elseif position ~= '' or not record[3] or redis.call('PTTL', key) < tonumber(keep_ms) then
-    -- Otherwise the position was promised a longer life by the release that recorded it.
-    redis.call('PEXPIRE', key, keep_ms)
-  end
   if record[4] then tell_released(prefix, key) end
   return '1'
 end

@@ -244,13 +244,13 @@ def _release_row(release: Release) -> tuple[Word, ...]:
     return (
         lease.owner,
         lease.fence,
-        int(lease.is_held),
+        1 if lease.is_held else 0,
         "" if release.position is None else release.position,
         release.outcome or "",
         microseconds(release.keep_for) // 1000,
         microseconds(park.ttl) if park else "",
         (park.heir if park else None) or "",
-        int(release.undo),
+        1 if release.undo else 0,
     )
 
 
