@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -14,11 +15,13 @@ from celery_singleton_lock import (
     Lease,
     LeaseRequest,
     LeaseStore,
+    Park,
     RecordState,
     Release,
     StoreUnavailable,
     open_store,
 )
+from celery_singleton_lock.core.models import Page
 from celery_singleton_lock.leases.redis import links
 from celery_singleton_lock.leases.redis.scripts import Command
 from celery_singleton_lock.testing.conformance.faults import eventually
@@ -373,3 +376,28 @@ def test_server_that_may_evict_leases_is_warned_of_once(
         store.close()
         store.now()
     assert sum("store_may_evict" in message for message in caplog.messages) == warns
+
+
+def test_rights_in_the_docs_are_enough(server: RedisServer) -> None:
+    page = (Path(__file__).parents[2] / "docs/stores.md").read_text()
+    rule = page.split("ACL SETUSER locks ", 1)[1].split("```", 1)[0].split()
+    client: Any = server.connect()
+    client.execute_command("ACL", "SETUSER", "locks", "reset", *rule)
+    store = open_store(server.url.replace("redis://", "redis://locks:password@"))
+    request = LeaseRequest("run:1", "a", timedelta(milliseconds=50), position=1)
+    [granted] = store.acquire([request])
+    assert isinstance(granted, Granted)
+    store.renew([granted.lease])
+    with store.watch("key") as watch:
+        [held] = store.acquire([LeaseRequest("key", "a", LONG, waiting=True)])
+        assert isinstance(held, Granted)
+        store.release([Release(held.lease, position=1, outcome="ok", park=Park("heir", LONG))])
+        assert watch.wait(timedelta(0)) in (True, False)
+    time.sleep(0.06)
+    assert store.dismiss(store.expired()) == [True]
+    assert len(list(store.scan())) == 2
+    store.force_release("key", who="tester", why="to see")
+    store.write("book", [Page("a", 0, "1")])
+    assert store.read("book").pages
+    assert store.meet("book", "a", LONG).revision
+    store.close()
