@@ -14,7 +14,7 @@ from kombu.exceptions import BatchPublishError, OperationalError
 from celery_singleton_lock.core.redaction import redact
 
 from .entries import BrokerUnavailable, Due
-from .plain_message import is_plain, send_plain
+from .plain_message import PlainMessages
 from .plan import run_id
 
 logger = logging.getLogger(__name__)
@@ -47,9 +47,11 @@ class Publisher:
         with self._telling_trouble():
             producer = self._open()
             with producer.batch():
-                sent = [due for due in dues if self._send(due, producer)]
-        for due in sent:
-            logger.info("slot_published entry=%r slot=%s", due.entry, _as_text(due.slot))
+                plain = PlainMessages(self._app)
+                sent = [due for due in dues if self._send(due, producer, plain)]
+        if logger.isEnabledFor(logging.INFO):
+            for due in sent:
+                logger.info("slot_published entry=%r slot=%s", due.entry, _as_text(due.slot))
 
     @contextmanager
     def _telling_trouble(self) -> Iterator[None]:
@@ -59,7 +61,7 @@ class Publisher:
             self.close()
             raise BrokerUnavailable(redact(f"{type(error).__name__}: {error}")) from error
 
-    def _send(self, due: Due, producer: Any) -> bool:
+    def _send(self, due: Due, producer: Any, plain: PlainMessages) -> bool:
         """False if it can never be sent, by its own fault: no other should suffer for it, nor it be
         tried for ever."""
         entry = self._entry_of(due.entry)
@@ -68,7 +70,7 @@ class Publisher:
         except Exception:  # noqa: BLE001 - logged there
             return self._refuse(due)
         try:
-            self._apply(due, entry, args, kwargs, producer)
+            self._apply(due, entry, args, kwargs, producer, plain)
         except self._connection_errors():
             raise
         except Exception:  # noqa: BLE001 - logged there
@@ -81,20 +83,25 @@ class Publisher:
         return False
 
     def _apply(
-        self, due: Due, entry: Any, args: list[Any], kwargs: dict[str, Any], producer: Any
+        self,
+        due: Due,
+        entry: Any,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        producer: Any,
+        plain: PlainMessages,
     ) -> None:
-        options = {
-            **entry.options,
-            "task_id": run_id(self._app.main or "", due.entry, due.slot),
-            # A dict of its own: the entry's is shared by all its runs.
-            "headers": {**(entry.options.get("headers") or {}), **_headers(due)},
-            # Ours is the only retry, with the lease in view.
-            "retry": False,
-        }
+        task_id = run_id(self._app.main or "", due.entry, due.slot)
+        # A dict of its own: the entry's is shared by all its runs.
+        headers = {**(entry.options.get("headers") or {}), **_headers(due)}
+        if plain.send(
+            producer, entry.task, args, kwargs, entry.options, task_id=task_id, headers=headers
+        ):
+            return
+        # Ours is the only retry, with the lease in view.
+        options = {**entry.options, "task_id": task_id, "headers": headers, "retry": False}
         task = self._app.tasks.get(entry.task)
-        if is_plain(self._app, task, entry.options):
-            send_plain(self._app, entry.task, task, args, kwargs, producer, options)
-        elif task is not None:
+        if task is not None:
             task.apply_async(args, kwargs, producer=producer, **options)
         else:
             self._app.send_task(entry.task, args, kwargs, producer=producer, **options)
