@@ -7,13 +7,17 @@ from typing import Any, Final
 
 from kombu.common import maybe_declare
 from kombu.exceptions import BatchPublishError, OperationalError
+from redis.exceptions import ResponseError
 
-from .confirms import Confirms
+from .confirms import Answers, Confirms
 
 logger = logging.getLogger(__name__)
 
 BROKER_TIMEOUT_S: Final = 5.0
 Errors = tuple[type[BaseException], ...]
+# A queue's key is something else, or is not ours by the rules of access. Other errors of Redis (out of
+# memory, a replica that cannot be written to) are against all.
+_ABOUT_ONE_KEY: Final = ("WRONGTYPE", "access a key", "access one of the keys")
 
 
 class Undeclarable(Exception):
@@ -27,8 +31,7 @@ class Broker:
         self._app = app
         self._connection: Any = None
         self.producer: Any = None
-        self.confirms: Confirms | None = None
-        """None where the transport has none."""
+        self.answers = Answers()
 
     @property
     def errors(self) -> Errors:
@@ -39,11 +42,15 @@ class Broker:
         return (*known, *self._connection.connection_errors, *self._connection.channel_errors)
 
     @property
-    def channel_errors(self) -> Errors:
-        """What the broker of py-amqp closes a channel with, because of one message; else nothing."""
-        if self.confirms is None or self._connection is None:
-            return ()
-        return tuple(self._connection.channel_errors)
+    def is_confirming(self) -> bool:
+        return isinstance(self.answers, Confirms)
+
+    def refuses_one(self, error: BaseException) -> bool:
+        """Whether the broker will not have one message, and has nothing against the others."""
+        if self.is_confirming:
+            return isinstance(error, tuple(self._connection.channel_errors))
+        cause = error.__cause__ or error
+        return isinstance(cause, ResponseError) and any(text in str(cause) for text in _ABOUT_ONE_KEY)
 
     def open(self) -> Any:
         """The producer, of a new connection if there is none."""
@@ -57,7 +64,7 @@ class Broker:
             producer = _producer_class(self._app)(self._connection, auto_declare=False)
             if self._connection.transport.driver_name == "py-amqp":
                 producer.channel.connection.transport.sock.settimeout(BROKER_TIMEOUT_S)
-                self.confirms = producer.confirms = Confirms(producer.channel)
+                self.answers = producer.confirms = Confirms(producer.channel)
             self.producer = producer
         return self.producer
 
@@ -67,14 +74,14 @@ class Broker:
 
     def drop(self) -> None:
         """Close without a goodbye, which nobody may be there to answer."""
-        if self.confirms is not None:
+        if self.is_confirming:
             self._connection.collect()
         self.close()
 
     def close(self) -> None:
         """The next `open` makes another connection."""
         connection, self._connection, self.producer = self._connection, None, None
-        self.confirms = None
+        self.answers = Answers()
         if connection is not None:
             try:
                 connection.release()
@@ -115,7 +122,7 @@ def _producer_class(app: Any) -> Any:
         def _declare_apart(self, entity: Any, confirms: Confirms) -> None:
             """On a channel of its own: what the broker refuses closes the channel, and with it goes
             the answer to all that was sent there."""
-            confirms.settle(BROKER_TIMEOUT_S)
+            confirms.settle((), BROKER_TIMEOUT_S)
             try:
                 with self.connection.channel() as channel:
                     maybe_declare(entity, channel)

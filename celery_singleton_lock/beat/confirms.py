@@ -6,7 +6,7 @@ on one host, where the broker takes ten times as many.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import takewhile
 from typing import Any
 
@@ -25,19 +25,37 @@ class NotTaken(BrokerUnavailable):
         self.dues = frozenset(dues)
 
 
-class Confirms:
-    """What the broker said to the messages of one channel of py-amqp.
+class Answers:
+    """What the broker said to the messages of a batch. By itself for a transport that does not tell:
+    what was handed over without an error is done.
 
     Set `publishing` before a message is sent, and call `settle` after the last one.
     """
 
-    def __init__(self, channel: Any) -> None:
+    def __init__(self) -> None:
         self.publishing: Due | None = None
         self.confirmed: set[Due] = set()
         self.nacked: set[Due] = set()
         """Refused by a full queue: may be taken later."""
         self.returned: set[Due] = set()
         """There is no queue for them."""
+
+    def begin(self) -> None:
+        """Forget what was said before: the next batch has answers of its own."""
+        for answers in (self.confirmed, self.nacked, self.returned):
+            answers.clear()
+
+    def settle(self, sent: Iterable[Due], patience_s: float) -> None:
+        """Wait for the answer to all of these. Raises TimeoutError if none comes for so long, and
+        whatever the connection or the channel dies of."""
+        self.confirmed.update(sent)
+
+
+class Confirms(Answers):
+    """Those of one channel of py-amqp."""
+
+    def __init__(self, channel: Any) -> None:
+        super().__init__()
         self._channel = channel
         self._last_tag = 0
         self._open: dict[int, Due | None] = {}
@@ -49,14 +67,7 @@ class Confirms:
         self._basic_publish = channel.basic_publish
         channel.basic_publish = self._publish
 
-    def begin(self) -> None:
-        """Forget what was said before: the next batch has answers of its own."""
-        for answers in (self.confirmed, self.nacked, self.returned):
-            answers.clear()
-
-    def settle(self, patience_s: float) -> None:
-        """Wait for the answer to every message that was sent. Raises TimeoutError if none comes for so
-        long, and whatever the connection or the channel dies of."""
+    def settle(self, sent: Iterable[Due], patience_s: float) -> None:
         while self._open:
             self._channel.connection.drain_events(timeout=patience_s)
         self._by_task_id.clear()

@@ -35,7 +35,7 @@ class Publisher:
         self._on_refused = on_refused
         self._broker = Broker(app)
         self._suspects: set[Hashable] = set()
-        """Destinations that closed a channel: nobody else's answers should be lost with it again."""
+        """Destinations that the broker would not have: nobody else should be sent again for them."""
         self._taken: set[Due] = set()
         """Confirmed, of a batch that was not taken as a whole and so may be asked for again."""
 
@@ -75,58 +75,53 @@ class Publisher:
     # Many at once, and one by one
 
     def _send_together(self, dues: Sequence[Due], batch: _Batch) -> None:
-        """Some of them may be left open, if one of them made the broker close the channel."""
-        producer, confirms = self._broker.open(), self._broker.confirms
-        if confirms is None:
+        """Some of them may be left open, if the broker would not have one of them."""
+        producer, answers = self._broker.open(), self._broker.answers
+        answers.begin()
+        try:
             with producer.batch():
                 sent = [due for due in dues if self._send(due, producer, batch)]
-            batch.settle(sent)
-            return
-        confirms.begin()
-        try:
-            for due in dues:
-                confirms.publishing = due
-                self._send(due, producer, batch)
-            confirms.settle(BROKER_TIMEOUT_S)
-        except self._broker.channel_errors as error:
-            logger.warning("beat_channel_closed error=%s", redact(str(error)))
+            answers.settle(sent, BROKER_TIMEOUT_S)
+        except self._broker.errors as error:
+            if not self._broker.refuses_one(error):
+                raise
+            logger.warning("beat_batch_refused error=%s", redact(str(error.__cause__ or error)))
             self.close()
-        if confirms.returned:
+        if answers.returned:
             # Their queue may have been deleted: a new connection declares it anew.
             self.close()
-        batch.settle([due for due in dues if due in confirms.confirmed])
+        batch.settle([due for due in dues if due in answers.confirmed])
 
     def _send_rest(self, batch: _Batch) -> None:
-        """One by one, until the one is found that closes the channel; then together again."""
+        """One by one, until the one is found that the broker will not have; then together again."""
         while batch.open:
             if not self._send_alone(next(iter(batch.open)), batch):
                 self._send_together(self._without_suspects(batch), batch)
 
     def _send_alone(self, due: Due, batch: _Batch) -> bool:
-        """False if it closed the channel."""
+        """False if this is the one that the broker will not have."""
         destination = self._destination(due)
-        if destination in batch.closed_by:
-            self._refuse(due, batch, batch.closed_by[destination])
+        if destination in batch.refused:
+            self._refuse(due, batch, batch.refused[destination])
             return True
-        producer, confirms = self._broker.open(), self._broker.confirms
-        if confirms is None:
-            raise BrokerUnavailable("the transport has changed")
-        confirms.begin()
-        confirms.publishing = due
+        producer, answers = self._broker.open(), self._broker.answers
+        answers.begin()
         try:
             if not self._send(due, producer, batch):
                 return True
-            confirms.settle(BROKER_TIMEOUT_S)
-        except self._broker.channel_errors as error:
+            answers.settle([due], BROKER_TIMEOUT_S)
+        except self._broker.errors as error:
+            if not self._broker.refuses_one(error):
+                raise
             self.close()
             self._suspects.add(destination)
-            batch.closed_by[destination] = error
+            batch.refused[destination] = error
             self._refuse(due, batch, error)
             return False
         self._suspects.discard(destination)
-        if due in confirms.confirmed:
+        if due in answers.confirmed:
             batch.settle([due])
-        elif due in confirms.nacked:
+        elif due in answers.nacked:
             batch.give_up(due)
         else:
             self._refuse(due, batch, RuntimeError("no queue is bound for it"))
@@ -149,6 +144,7 @@ class Publisher:
         """False if it can never be sent, by its own fault: no other should suffer for it, nor it be
         tried for ever."""
         entry = self._entry_of(due.entry)
+        self._broker.answers.publishing = due
         try:
             args, kwargs = _evaluate_entry_args(entry.args), _evaluate_entry_kwargs(entry.kwargs)
         except Exception as error:  # noqa: BLE001 - logged there
@@ -182,7 +178,7 @@ class Publisher:
         # A dict of its own: the entry's is shared by all its runs.
         headers = {**(entry.options.get("headers") or {}), **_headers(due)}
         options = entry.options
-        if self._broker.confirms is not None:
+        if self._broker.is_confirming:
             # Otherwise a message that no queue takes is confirmed like any other.
             options = {**options, "mandatory": True}
         if plain.send(producer, entry.task, args, kwargs, options, task_id=task_id, headers=headers):
@@ -202,7 +198,7 @@ class _Batch:
     def __init__(self, app: Any, dues: Sequence[Due]) -> None:
         self.plain = PlainMessages(app)
         self.not_taken: list[Due] = []
-        self.closed_by: dict[Hashable, BaseException] = {}
+        self.refused: dict[Hashable, BaseException] = {}
         self.open = dict.fromkeys(dues)
 
     def settle(self, dues: Sequence[Due]) -> None:

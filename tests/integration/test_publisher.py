@@ -1,7 +1,8 @@
-"""What beat does with the answers of a real RabbitMQ: confirmed is done, and nothing else is."""
+"""What beat does with the answers of real brokers. On RabbitMQ, confirmed is done, and nothing else."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections import Counter
@@ -19,7 +20,7 @@ from celery_singleton_lock.beat.confirms import NotTaken
 from celery_singleton_lock.beat.entries import BrokerUnavailable, Due
 from celery_singleton_lock.beat.plan import run_id
 from celery_singleton_lock.beat.publisher import Publisher
-from celery_singleton_lock.testing.servers import RabbitMQServer, TcpProxy
+from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer, TcpProxy
 
 SLOT = datetime(2026, 11, 18, 12, tzinfo=UTC)
 LATER = datetime(2026, 11, 18, 13, tzinfo=UTC)
@@ -262,3 +263,76 @@ def test_queue_that_is_declared_otherwise_holds_up_nobody_else(
     beat.publisher.publish(beat.dues(LATER))
     assert len(beat.refused) == 10
     assert sum(taken_from(connection, "other").values()) == 10
+
+
+REFUSING: dict[str, list[tuple[str, ...]]] = {
+    "a key that is no list": [("SET", "bad", "x")],
+    "a key that is not ours": [("ACL", "SETUSER", "default", "resetkeys", "~celery*", "~_kombu*")],
+}
+
+
+@pytest.mark.parametrize("refusing", REFUSING)
+def test_key_that_redis_will_not_have_holds_up_nobody_else(
+    start: Callable[..., Beat], refusing: str
+) -> None:
+    with RedisServer() as server:
+        client: Any = server.connect()
+        for command in REFUSING[refusing]:
+            client.execute_command(*command)
+        beat = start(server.url)
+        for name in "abc":
+            beat.add(name)
+        beat.add("x", queue="bad")
+        for name in "def":
+            beat.add(name)
+        beat.publisher.publish(beat.dues())
+        assert {due.entry for due in beat.refused} == {"x"}
+        assert ids_in(client) == beat.ids(*"abcdef").keys()
+        client.delete("celery")
+        beat.publisher.publish(beat.dues(LATER))
+        assert client.llen("celery") == 6
+        assert len(beat.refused) == 2
+        beat.publisher.close()
+
+
+def test_others_are_sent_again_only_once_because_of_a_key_that_is_no_list_any_more(
+    start: Callable[..., Beat],
+) -> None:
+    with RedisServer() as server:
+        client: Any = server.connect()
+        beat = start(server.url)
+        for name in "abc":
+            beat.add(name)
+        beat.add("x", queue="bad")
+        beat.publisher.publish(beat.dues())
+        client.set("bad", "x")
+        beat.publisher.publish(beat.dues())
+        assert [due.entry for due in beat.refused] == ["x"]
+        client.delete("celery")
+        beat.publisher.publish(beat.dues(LATER))
+        assert client.llen("celery") == 3
+        client.delete("bad")
+        beat.publisher.publish(beat.dues(LATER))
+        assert client.llen("bad") == 1
+        assert len(beat.refused) == 2
+        beat.publisher.close()
+
+
+def test_redis_that_is_out_of_memory_refuses_all_and_is_away(start: Callable[..., Beat]) -> None:
+    with RedisServer() as server:
+        client: Any = server.connect()
+        beat = start(server.url)
+        beat.add("a")
+        beat.publisher.publish(beat.dues())
+        client.config_set("maxmemory", 1)
+        with pytest.raises(BrokerUnavailable):
+            beat.publisher.publish(beat.dues(LATER))
+        client.config_set("maxmemory", 0)
+        beat.publisher.publish(beat.dues(LATER))
+        assert client.llen("celery") == 2
+        assert beat.refused == []
+        beat.publisher.close()
+
+
+def ids_in(client: Any) -> set[str]:
+    return {json.loads(each)["headers"]["id"] for each in client.lrange("celery", 0, -1)}
