@@ -18,7 +18,7 @@ import celery_singleton_lock
 from celery_singleton_lock.testing.servers import RedisServer, ServerMissing
 
 from . import beat, leases
-from .leases import Effort, NotMeasured
+from .leases import NotMeasured
 from .measure import Answer
 from .table import HEADING, row_of
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with RedisServer() as server:
             environment = describe(server, options.quick)
             print(" · ".join(f"{name} {value}" for name, value in environment.items()))
-            answers = list(measured(server, leases.QUICK if options.quick else leases.FULL))
+            answers = list(measured(server, options.quick))
     except ServerMissing as missing:
         print(f"nothing was measured: {missing}", file=sys.stderr)
         return 2
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few seconds; misses do not count")
+    parser.add_argument("--quick", action="store_true", help="a minute; misses do not count")
     parser.add_argument("--json", type=Path, metavar="PATH", help="also write the results there")
     return parser.parse_args(arguments)
 
@@ -84,10 +84,12 @@ def version_or_none(package: str) -> str | None:
         return None
 
 
-def measured(server: RedisServer, effort: Effort) -> Iterator[Answer]:
+def measured(server: RedisServer, is_quick: bool) -> Iterator[Answer]:
     print("medians, with the quartiles in brackets; a ratio is of samples of the same round\n")
     print(HEADING)
-    for title, results in (*leases.chapters(server, effort), *beat.chapters(effort.burst_rounds)):
+    of_leases = leases.chapters(server, leases.QUICK if is_quick else leases.FULL)
+    of_beat = beat.chapters(beat.QUICK if is_quick else beat.FULL)
+    for title, results in (*of_leases, *of_beat):
         print(f"\n{title}")
         for result in results:
             if isinstance(result, NotMeasured):

@@ -1,10 +1,12 @@
-"""What a burst costs beat: entries that are due at one instant, against a bare loop of `send_task`."""
+"""What beat costs: bursts against a bare loop of `send_task`, large schedules, and doing nothing."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -20,17 +22,80 @@ from celery_singleton_lock.beat.publisher import Publisher
 from celery_singleton_lock.beat.slots import Grid, grid_of
 from celery_singleton_lock.testing.servers import RedisServer
 
-from .measure import Answer, Contest, Question, Subject
+from . import first_tick, replicas, two_replicas
+from .leases import Chapter
+from .measure import Answer, Contest, Question, Subject, against_target, answer
+from .round_trips import RoundTrips, counted_round_trips
+from .simulation import simulate
 
 ENTRIES = 10_000
 TASK = "bench.noop"
 RULE = CatchUpRule("all", timedelta(minutes=10), timedelta(minutes=10))
+SIMULATED_REPLICAS = 50
+CLAIMS_A_SLOT = 1.2
+_numbers = itertools.count()
 
 
-def chapters(rounds: int) -> Iterator[tuple[str, Iterator[Answer]]]:
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much of everything: rounds, seconds, and entries."""
+
+    burst_rounds: int
+    shared_rounds: int
+    shared_entries: int
+    static_rounds: int
+    static_entries: int
+    simulated_entries: int
+    idle_s: float
+    lag_s: float
+
+
+FULL = Effort(
+    burst_rounds=5,
+    shared_rounds=3,
+    shared_entries=ENTRIES,
+    static_rounds=2,
+    static_entries=100_000,
+    simulated_entries=10_000,
+    idle_s=20,
+    lag_s=60,
+)
+QUICK = Effort(
+    burst_rounds=1,
+    shared_rounds=1,
+    shared_entries=1_000,
+    static_rounds=1,
+    static_entries=2_000,
+    simulated_entries=100,
+    idle_s=2,
+    lag_s=3,
+)
+
+
+def chapters(effort: Effort) -> Iterator[Chapter]:
     yield (
         f"beat: {ENTRIES:,} crontab entries due at one instant; times are of one entry",
-        bursts(rounds),
+        bursts(effort.burst_rounds),
+    )
+    yield (
+        f"beat: {effort.shared_entries:,} entries due at one instant, replicas as processes",
+        two_replicas.shared_bursts(effort.shared_entries, effort.shared_rounds),
+    )
+    yield (
+        f"beat: starting with {effort.static_entries:,} crontab entries",
+        first_tick.first_ticks(effort.static_entries, effort.static_rounds),
+    )
+    yield (
+        f"beat: {replicas.REPLICAS} replicas, {replicas.IDLE_ENTRIES:,} entries, nothing due",
+        replicas.idle(effort.idle_s),
+    )
+    yield (
+        f"beat: {replicas.BUSY_ENTRIES:,} entries, each due about once a minute",
+        replicas.dispatch_lag(effort.lag_s),
+    )
+    yield (
+        f"beat in virtual time: {SIMULATED_REPLICAS} replicas, {effort.simulated_entries:,} entries",
+        simulated(effort.simulated_entries),
     )
 
 
@@ -49,6 +114,25 @@ def bursts(rounds: int) -> Iterator[Answer]:
             rounds,
         )
         yield from contest.decide(repeats=0)
+        yield round_trips(app, server)
+
+
+def round_trips(app: Celery, server: RedisServer) -> Answer:
+    """Those to the store: publishing is left out. Two a chunk, and a heartbeat now and then."""
+    beat = Beat(app, server, 1)
+    with counted_round_trips() as trips:
+        beat.publish_all_due(trips)
+    question = Question("round trips to the store, to one an entry", "trips", "entries", at_most=0.002)
+    return answer(question, {"trips": [trips.count], "entries": [ENTRIES]}, "round trips")
+
+
+def simulated(entries: int) -> Iterator[Answer]:
+    outcome = simulate(replicas=SIMULATED_REPLICAS, entries=entries, slots_each=1)
+    if outcome.published != outcome.slots or outcome.copies:
+        raise AssertionError(f"lost or repeated: {outcome}")
+    yield against_target(
+        "requests for a lease", [outcome.claims_a_slot], CLAIMS_A_SLOT, "claims a slot"
+    )
 
 
 class Beat:
@@ -64,7 +148,8 @@ class Beat:
         }
         self._publisher = LateBroker(Publisher(app, self._entries.__getitem__, on_refused=_fail))
         grid = grid_of(every_minute)
-        self._ready = [self._replica(server, grid, f"bench{call}") for call in range(calls)]
+        prefixes = [f"bench{next(_numbers)}" for _ in range(calls)]
+        self._ready = [self._replica(server, grid, prefix) for prefix in prefixes]
         self._publisher.is_away = False
         # What was put off while the broker was away is put off for a second at most.
         time.sleep(1.1)
@@ -86,8 +171,9 @@ class Beat:
         engine.tick()
         return engine
 
-    def publish_all_due(self) -> None:
+    def publish_all_due(self, trips: RoundTrips | None = None) -> None:
         """From the look at what is due to the recorded positions."""
+        self._publisher.not_counted_in = trips
         self._ready.pop().tick()
 
 
@@ -97,6 +183,7 @@ class LateBroker:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self.is_away = True
+        self.not_counted_in: RoundTrips | None = None
 
     def prepare(self) -> None:
         if self.is_away:
@@ -104,7 +191,10 @@ class LateBroker:
         self._publisher.prepare()
 
     def publish(self, dues: Sequence[Due]) -> None:
+        before = self.not_counted_in.count if self.not_counted_in else 0
         self._publisher.publish(dues)
+        if self.not_counted_in:
+            self.not_counted_in.count = before
 
     def publish_again(self, messages: Sequence[Mapping[str, Any]]) -> None:
         self._publisher.publish_again(messages)

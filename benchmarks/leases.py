@@ -55,15 +55,14 @@ return 0
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How many rounds a contest has: of calls that take microseconds, of batches, and of bursts."""
+    """How many rounds a contest has: of calls that take microseconds, and of batches."""
 
     rounds: int
     batch_rounds: int
-    burst_rounds: int
 
 
-FULL = Effort(rounds=300, batch_rounds=30, burst_rounds=5)
-QUICK = Effort(rounds=30, batch_rounds=3, burst_rounds=1)
+FULL = Effort(rounds=300, batch_rounds=30)
+QUICK = Effort(rounds=30, batch_rounds=3)
 
 
 @dataclass(frozen=True, slots=True)

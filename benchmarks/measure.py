@@ -16,7 +16,7 @@ from typing import Literal
 MOST_REPEATS = 3
 """How often a missed promise is measured again: noise goes away, slowness stays."""
 
-Unit = Literal["seconds", "round trips"]
+Unit = Literal["seconds", "bytes", "round trips", "claims a slot", "% of a core", "commands/s"]
 Timer = Callable[[], float]
 Samples = Mapping[str, Sequence[float]]
 """What each subject cost in each round, in the order of the rounds."""
@@ -137,3 +137,9 @@ def answer(question: Question, samples: Samples, unit: Unit = "seconds") -> Answ
 def ratio_by_round(measured: Sequence[float], against: Sequence[float]) -> Spread:
     """Of samples of the same round: what disturbs the machine for longer than that is in both."""
     return Spread.of([one / other for one, other in zip(measured, against, strict=True)])
+
+
+def against_target(name: str, values: Sequence[float], target: float, unit: Unit) -> Answer:
+    """What was measured for itself, and not beside another: the ratio is to what is promised."""
+    question = Question(name, "measured", "target", at_most=1.0)
+    return answer(question, {"measured": values, "target": [target] * len(values)}, unit)

@@ -21,6 +21,10 @@ def row_of(answer: Answer) -> str:
 def quantity(spread: Spread, unit: Unit) -> str:
     if unit == "round trips":
         return f"{spread.median:,.0f}"
+    if unit == "bytes":
+        return f"{with_quartiles(spread, 1 / 2**20)} MB"
+    if unit != "seconds":
+        return f"{digits(spread.median)} {unit}"
     if spread.median < 0.001:
         return f"{with_quartiles(spread, 1_000_000)} µs"
     return f"{with_quartiles(spread, 1_000)} ms"

@@ -16,7 +16,7 @@ from celery_singleton_lock.core.models import Done, Granted, Held, RecordState, 
 from celery_singleton_lock.leases import LeaseStore
 
 from .agenda import Agenda
-from .entries import Due, OnMissed, PlannedEntry, Publishes
+from .entries import Due, NotTaken, OnMissed, PlannedEntry, Publishes
 from .membership import Company
 from .plan import Plan, as_position, as_slot, delay_of, plan
 from .positions import POSITION_KEPT_FOR, Positions, recording
@@ -192,10 +192,21 @@ class Dispatch:
             return
         try:
             self._publish_all(claims)
+        except NotTaken as refusal:
+            open_ones = [claim for claim in claims if not refusal.dues.isdisjoint(_dues(claim))]
+            self._let_go(open_ones)
+            self._advance([claim for claim in claims if claim not in open_ones])
+            raise
         except BaseException:
             self._let_go(claims)
             raise
+        self._advance(claims)
+
+    def _advance(self, claims: Sequence[_Claim]) -> None:
+        """All slots of these claims are published, or passed over."""
         for claim in claims:
+            for slot in claim.plan.missed:
+                self._on_missed(Due(claim.entry.name, slot))
             claim.entry.position = claim.plan.position
             self._agenda.put_slot(claim.entry, claim.plan.next_slot)
             self._notice_end(claim.entry)
@@ -205,7 +216,7 @@ class Dispatch:
         self.record()
 
     def _publish_all(self, claims: Sequence[_Claim]) -> None:
-        dues = [Due(claim.entry.name, slot) for claim in claims for slot in claim.plan.publish]
+        dues = [due for claim in claims for due in _dues(claim)]
         dues.sort(key=lambda due: (due.slot, due.entry))
         for claim in claims:
             # A replica that slept between claim and publish has no right any more.
@@ -213,9 +224,6 @@ class Dispatch:
         began = self._clock()
         self._publisher.publish(dues)
         self._adapt(len(dues), self._clock() - began)
-        for claim in claims:
-            for slot in claim.plan.missed:
-                self._on_missed(Due(claim.entry.name, slot))
 
     def _adapt(self, published: int, took: float) -> None:
         # A chunk must be out within half the ttl of its leases, or a burst outlives them.
@@ -238,6 +246,10 @@ class Dispatch:
     def _soon(self) -> datetime:
         pause = random.uniform(0.3, 1.0)  # noqa: S311 - jitter, not a secret
         return self._company.now() + timedelta(seconds=pause)
+
+
+def _dues(claim: _Claim) -> list[Due]:
+    return [Due(claim.entry.name, slot) for slot in claim.plan.publish]
 
 
 def _is_due(entry: PlannedEntry, now: datetime, slot: datetime) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -60,6 +60,14 @@ class Due:
     slot: datetime
 
 
+class NotTaken(BrokerUnavailable):
+    """The broker is there, and took all but these: their queue is full, and refuses what is new."""
+
+    def __init__(self, dues: Collection[Due]) -> None:
+        super().__init__(f"not taken by their queue: {', '.join(sorted({due.entry for due in dues}))}")
+        self.dues = frozenset(dues)
+
+
 class Publishes(Protocol):
     """The way to the broker. All raise `BrokerUnavailable`."""
 
@@ -67,7 +75,7 @@ class Publishes(Protocol):
         """Connect, if that is still to be done: so that it does not use up the time of a lease."""
 
     def publish(self, dues: Sequence[Due]) -> None:
-        """Publish all, and have them confirmed."""
+        """Publish all, and have them confirmed; or all but those that `NotTaken` tells of."""
 
     def publish_again(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Publish messages as they were noted in the records of their runs, and have them confirmed."""

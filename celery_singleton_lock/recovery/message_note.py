@@ -48,7 +48,7 @@ def encode(message: Any) -> dict[str, Any] | None:
     return note if size <= LARGEST_BYTES else None
 
 
-def republish(producer: Any, note: Mapping[str, Any]) -> None:
+def republish(producer: Any, note: Mapping[str, Any], **options: Any) -> None:
     """Publish what `encode` wrote, with a kombu producer, to where it came from and as it was."""
     producer.publish(
         _decode_body(note),
@@ -59,6 +59,7 @@ def republish(producer: Any, note: Mapping[str, Any]) -> None:
         content_encoding=note["content_encoding"],
         retry=False,
         **note["properties"],
+        **options,
     )
 
 

@@ -129,6 +129,20 @@ def test_replica_that_cannot_publish_lets_another_do_it_at_once(world: World) ->
     assert max(lags) < 2  # and not the slot ttl of three seconds
 
 
+def test_full_queue_of_one_entry_delays_no_other_and_repeats_nothing(world: World) -> None:
+    for _ in range(2):
+        world.add_replica({name: IntervalGrid(SECOND) for name in ("full", "other")})
+    world.run(3.5)
+    world.full_queues = {"full"}
+    world.run(5)
+    assert world.slots_of("other") == [float(n) for n in range(1, 9)]
+    assert world.slots_of("full") == [1.0, 2.0, 3.0]
+    world.full_queues = set()
+    world.run(3)
+    for entry in ("full", "other"):
+        assert world.slots_of(entry) == [float(n) for n in range(1, 12)]
+
+
 def test_slots_during_an_outage_of_the_broker_come_when_it_is_back(world: World) -> None:
     for _ in range(2):
         world.add_replica(EVERY_SECOND)

@@ -10,7 +10,7 @@ from typing import Any
 from celery import Celery
 
 from celery_singleton_lock.beat.engine import Engine
-from celery_singleton_lock.beat.entries import BrokerUnavailable, Due, PlannedEntry
+from celery_singleton_lock.beat.entries import BrokerUnavailable, Due, NotTaken, PlannedEntry
 from celery_singleton_lock.beat.entry import SingletonEntry, plan_entry
 from celery_singleton_lock.beat.plan import CatchUpRule, entry_key
 from celery_singleton_lock.beat.roster import Roster
@@ -42,6 +42,7 @@ class World:
         self.published_again: list[Mapping[str, Any]] = []
         self.missed: list[Due] = []
         self.broker_is_away = False
+        self.full_queues: set[str] = set()
         self.seconds_to_connect = 0.0
         self.before_publish: Callable[[], None] = lambda: None
         self.at_work: Engine | None = None
@@ -64,8 +65,11 @@ class World:
     def publish(self, dues: Sequence[Due]) -> None:
         self.prepare()
         self.before_publish()
-        self.published.extend(dues)
+        full = [due for due in dues if due.entry in self.full_queues]
+        self.published.extend(due for due in dues if due not in full)
         self.seconds += len(dues) / 5000
+        if full:
+            raise NotTaken(full)
 
     def publish_again(self, messages: Sequence[Mapping[str, Any]]) -> None:
         self.prepare()
