@@ -335,3 +335,46 @@ def test_redis_that_is_out_of_memory_refuses_all_and_is_away(start: Callable[...
 
 def ids_in(client: Any) -> set[str]:
     return {json.loads(each)["headers"]["id"] for each in client.lrange("celery", 0, -1)}
+
+
+def noted(run: str, queue: str, exchange: str = "") -> dict[str, Any]:
+    """A message as the record of its run has it."""
+    return {
+        "body": "[[], {}, {}]",
+        "headers": {"id": run, "task": "pub.noop"},
+        "properties": {"correlation_id": run},
+        "content_type": "application/json",
+        "content_encoding": "utf-8",
+        "exchange": exchange,
+        "routing_key": queue,
+    }
+
+
+def test_run_that_is_published_again_goes_where_it_came_from_and_a_bad_one_stops_nobody(
+    start: Callable[..., Beat], connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection.default_channel.queue_declare("other", durable=True, auto_delete=False)
+    beat = start()
+    beat.publisher.publish_again(
+        [
+            noted("1", "other"),
+            noted("2", "deleted queue"),
+            noted("3", "other", exchange="nowhere"),
+            noted("4", "other"),
+        ]
+    )
+    assert taken_from(connection, "other") == Counter(["1", "4"])
+    refused = [record.getMessage() for record in caplog.records if "run_refused" in record.message]
+    assert [text.split()[1].strip(":") for text in refused] == ["run=2", "run=3"]
+
+
+def test_run_is_not_published_again_while_the_broker_is_away(
+    rabbitmq: RabbitMQServer, start: Callable[..., Beat]
+) -> None:
+    with TcpProxy(rabbitmq.port) as proxy:
+        beat = start(f"amqp://guest:guest@127.0.0.1:{proxy.port}//")
+        beat.publisher.prepare()
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(BrokerUnavailable):
+            beat.publisher.publish_again([noted("1", "celery")])
