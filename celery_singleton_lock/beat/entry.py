@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from hashlib import blake2b
+from inspect import signature
 from typing import Any, Final
 
 from celery.beat import ScheduleEntry
@@ -39,6 +42,7 @@ class SingletonEntry(ScheduleEntry):  # type: ignore[misc]
         end: datetime | None = None,
         **kwargs: Any,
     ) -> None:
+        _refuse_unknown(kwargs)
         super().__init__(*args, **kwargs)
         where = f"entry {self.name!r}:"
         if catch_up is not None:
@@ -54,6 +58,17 @@ class SingletonEntry(ScheduleEntry):  # type: ignore[misc]
         self.end = _aware(f"{where} end", end)
         if start and end and start > end:
             raise ConfigurationError(f"{where} its end, {end}, is before its start, {start}: swap them")
+
+
+_OURS: Final = {"catch_up", "catch_up_window", "jitter", "start", "end"}
+_KNOWN: Final = {*signature(ScheduleEntry.__init__).parameters, *_OURS} - {"self"}
+
+
+def _refuse_unknown(given: Mapping[str, Any]) -> None:
+    for key in given.keys() - _KNOWN:
+        close = get_close_matches(key, _KNOWN, n=1)
+        meant = f"did you mean {close[0]!r}?" if close else f"it may have {', '.join(sorted(_KNOWN))}"
+        raise ConfigurationError(f"entry {given.get('name')!r} has an unknown {key!r}: {meant}")
 
 
 def grid_for(entry: Any) -> Grid:

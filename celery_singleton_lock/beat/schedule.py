@@ -100,10 +100,7 @@ class Schedule:
             schedule = once(schedule, app=self._app)
         if isinstance(schedule, once) and schedule.at <= self._store.now():
             raise ConfigurationError(f"entry {name!r} is due once, at {schedule.at}: that is past")
-        try:
-            entry = SingletonEntry(name=name, app=self._app, schedule=schedule, **more)
-        except TypeError as error:
-            raise ConfigurationError(f"entry {name!r} cannot be made: {error}") from None
+        entry = SingletonEntry(name=name, app=self._app, schedule=schedule, **more)
         self._store.write(self._book, [book.entry_page(name, definitions.encode(entry))])
         self._audit("defined", name)
 

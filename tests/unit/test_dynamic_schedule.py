@@ -416,7 +416,7 @@ def test_old_replica_neither_removes_nor_re_adds_entries(world: World) -> None:
         (lambda it: it.add("n", "t", START - SECOND), "that is past"),
         (lambda it: it.add("n", "t", 5, args=(object(),)), "not plain JSON"),
         (lambda it: it.add("n", "t", 5, catch_up="sometimes"), "catch_up"),
-        (lambda it: it.add("n", "t", 5, jiter=5), "jiter"),
+        (lambda it: it.add("n", "t", 5, jiter=5), "unknown 'jiter': did you mean 'jitter'"),
         (lambda it: it.add("n", "t", 5, start=START.replace(tzinfo=None)), "time zone"),
         (lambda it: it.add("n", "t", 5, start=START, end=START - SECOND), "before its start"),
         (lambda it: it.change("e", schedule=5), "stands in beat_schedule"),
