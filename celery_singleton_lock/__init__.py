@@ -1,15 +1,18 @@
 """Run every scheduled Celery task once, on any number of replicas, and lose none."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from celery_singleton_lock.bootstrap import singleton_lock
 from celery_singleton_lock.core.errors import (
     ConfigurationError,
+    DuplicateRun,
     LeaseLost,
     LeaseReleased,
     LockNotAcquired,
     SingletonError,
     StoreUnavailable,
+    WorkersDied,
 )
 from celery_singleton_lock.core.models import (
     FINISHED,
@@ -27,6 +30,8 @@ from celery_singleton_lock.leases import LeaseStore, open_store
 
 if TYPE_CHECKING:
     from celery_singleton_lock.beat.scheduler import SingletonScheduler
+    from celery_singleton_lock.worker.run import Run, Skipped
+    from celery_singleton_lock.worker.task import SingletonTask, current_run
 
 __version__ = "0.1.0.dev0"
 
@@ -34,6 +39,7 @@ __all__ = [
     "FINISHED",
     "ConfigurationError",
     "Done",
+    "DuplicateRun",
     "Granted",
     "Held",
     "Lease",
@@ -46,19 +52,32 @@ __all__ = [
     "Record",
     "RecordState",
     "Release",
+    "Run",
     "SingletonError",
     "SingletonScheduler",
+    "SingletonTask",
+    "Skipped",
     "StoreUnavailable",
+    "WorkersDied",
     "__version__",
+    "current_run",
     "open_store",
     "singleton_lock",
 ]
 
 
-def __getattr__(name: str) -> Any:
+_LAZY = {
     # Only beat needs it, and it brings celery.beat along.
-    if name == "SingletonScheduler":
-        from celery_singleton_lock.beat.scheduler import SingletonScheduler
+    "SingletonScheduler": "celery_singleton_lock.beat.scheduler",
+    # These bring Celery along, which is much for who only wants a lease.
+    "Run": "celery_singleton_lock.worker.run",
+    "SingletonTask": "celery_singleton_lock.worker.task",
+    "Skipped": "celery_singleton_lock.worker.run",
+    "current_run": "celery_singleton_lock.worker.task",
+}
 
-        return SingletonScheduler
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
