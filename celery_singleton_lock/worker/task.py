@@ -99,14 +99,23 @@ class SingletonTask(Task):  # type: ignore[misc]
     def _warn_of_long_retries(self, app: Any) -> None:
         options = app.conf.broker_transport_options
         timeout = visibility_timeout(split_brokers(app.conf.broker_url), options).total_seconds()
-        longest = max(float(self.retry_backoff_max), float(self.default_retry_delay or 0))
-        if timeout and longest > timeout and self.max_retries != 0:
+        longest = self._longest_backoff()
+        if timeout and longest > timeout:
             logger.warning(
                 "retry_outlives_visibility_timeout task=%s longest_s=%g visibility_timeout_s=%g: the "
                 "broker delivers a retry again while it waits; raise visibility_timeout in "
                 "broker_transport_options, or lower retry_backoff_max",
                 self.name, longest, timeout,
             )  # fmt: skip
+
+    def _longest_backoff(self) -> float:
+        if self.default_retry_delay is not None:
+            return float(self.default_retry_delay)
+        policy = self._retry_policy(None)
+        if policy.max_retries == 0:
+            return 0.0
+        last = decide(policy, (policy.max_retries or 65) - 1, 1.0)
+        return 0.0 if last == GIVE_UP else last.seconds
 
     # Execution, in Celery's trace
 
@@ -197,16 +206,18 @@ class SingletonTask(Task):  # type: ignore[misc]
         return bool(self.retry_backoff) and (told or self.default_retry_delay is None)
 
     def _backoff(self, max_retries: int | None) -> float:
-        policy = RetryPolicy(
+        policy, chance = self._retry_policy(max_retries), random.random()  # noqa: S311 - jitter
+        decision = decide(policy, self.request.retries, chance)
+        return 0.0 if decision == GIVE_UP else decision.seconds
+
+    def _retry_policy(self, max_retries: int | None) -> RetryPolicy:
+        first_s = max(1.0, float(self.retry_backoff)) if self.retry_backoff else CELERYS_RETRY_DELAY_S
+        return RetryPolicy(
             max_retries=self.max_retries if max_retries is None else max_retries,
-            first_s=max(1.0, float(self.retry_backoff))
-            if self.retry_backoff
-            else CELERYS_RETRY_DELAY_S,
+            first_s=first_s,
             longest_s=float(self.retry_backoff_max),
             jitter=bool(self.retry_jitter),
         )
-        decision = decide(policy, self.request.retries, random.random())  # noqa: S311 - jitter
-        return 0.0 if decision == GIVE_UP else decision.seconds
 
     def retry(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +35,11 @@ from tests.end_to_end.beats import until
 from .workers import Gate, define, new_app, outcome_of, queued, record_of, unacknowledged, working
 
 WITHIN = 20
+# Celery leaves its connections to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +49,11 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def app(server: RedisServer) -> Celery:
+def app(server: RedisServer) -> Iterator[Celery]:
     client: Any = server.connect()
     client.flushall()
-    return new_app(server)
+    yield new_app(server)
+    gc.collect()
 
 
 def test_run_is_known_inside_and_finished_after(app: Celery, server: RedisServer) -> None:
