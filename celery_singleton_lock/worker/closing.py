@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import time
 from typing import Any, Final
-
-from celery import signals
 
 from celery_singleton_lock.core.clock import boottime
 from celery_singleton_lock.core.errors import ConfigurationError, StoreUnavailable
@@ -18,7 +19,7 @@ from .run import Ask
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 0.2
-_AT_SHUTDOWN_S: Final = 2.0
+_AT_EXIT_S: Final = 2.0
 
 
 class Closing:
@@ -107,16 +108,24 @@ class Closing:
             return False
         return all(each.pid != self._pid or each.exitcode is not None for each in tuple(processes))
 
-    def free_at_shutdown(self) -> None:
-        if self._ask is not None and not self._is_freed and self._is_gone():
-            self._free(self._ask)
+    def free_at_exit(self) -> None:
+        give_up_at = boottime() + _AT_EXIT_S
+        while self._ask is not None and not self._is_freed and boottime() < give_up_at:
+            if self._is_gone():
+                self._free(self._ask)
+            else:
+                time.sleep(0.05)
 
 
 _pending: Final[set[Closing]] = set()
 
 
-@signals.worker_shutdown.connect(weak=False, dispatch_uid="celery_singleton_lock")  # type: ignore[untyped-decorator]
-def _free_pending(**_: Any) -> None:
-    # The pool has ended by now, and so has the timer.
-    for closing in tuple(_pending):
-        closing.free_at_shutdown()
+def _free_pending(process: int) -> None:
+    # After a cold shutdown the pool has ended by now, and so has the timer.
+    if os.getpid() == process:
+        for closing in tuple(_pending):
+            closing.free_at_exit()
+
+
+# Imported in the parent process of a worker only. No signal of Celery tells of a cold shutdown's end.
+atexit.register(_free_pending, os.getpid())

@@ -11,7 +11,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from billiard.einfo import ExceptionWithTraceback
-from celery.exceptions import WorkerLostError
+from celery.exceptions import TimeLimitExceeded, WorkerLostError, WorkerTerminate
+from celery.platforms import EX_FAILURE
 from celery.worker import state
 from celery.worker.request import Request
 
@@ -55,7 +56,9 @@ class SingletonRequest(Request):  # type: ignore[misc]
             error = error.exc
         if isinstance(error, KeptAside):
             return self._keep(error.keep)
-        if isinstance(error, WorkerLostError) and not self.task.reject_on_worker_lost:
+        if isinstance(error, TimeLimitExceeded):
+            self._close(FAILED if self.task.acks_on_timeout else None)
+        elif isinstance(error, WorkerLostError) and not self.task.reject_on_worker_lost:
             self._close(FAILED)
         super().on_failure(exc_info, send_failed_event, return_ok)
         if isinstance(error, CopyIgnored):
@@ -136,7 +139,7 @@ class SingletonRequest(Request):  # type: ignore[misc]
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         if not soft:
-            self._close(FAILED)
+            self._close(FAILED if self.task.acks_on_timeout else None)
         super().on_timeout(soft, timeout)
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
@@ -145,7 +148,14 @@ class SingletonRequest(Request):  # type: ignore[misc]
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
         was_running = self.time_start is not None
-        super().cancel(pool, signal, emit_retry)
+        try:
+            super().cancel(pool, signal, emit_retry)
+        except NotImplementedError:
+            # These pools end no job. Raised in a signal handler, as here by a cold shutdown of the solo
+            # pool, this would be the failure of the body that runs. Interrupt it by what it is.
+            if was_running and type(pool).__module__ == "celery.concurrency.solo":
+                raise WorkerTerminate(EX_FAILURE) from None
+            return
         if was_running:
             self._close(None)
 
