@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from celery_singleton_lock import RecordState, Skipped
+from celery_singleton_lock import RecordState, Skipped, open_store
 from celery_singleton_lock.testing.servers import RedisServer
 
 from .workers import Workers, until
@@ -138,8 +138,10 @@ def test_stopped_worker_wakes_up_and_leaves_nothing(
     os.killpg(stopped.pid, signal.SIGSTOP)
     workers.start()
     if broker_url.startswith("amqp"):
-        # RabbitMQ would wait for its heartbeat; a copy is what a beat of ours would publish.
-        workers.call("work", task_id=run, link=workers.client().tasks["proj.after"].s())
+        # RabbitMQ would wait for its heartbeat. A copy is what a beat of ours would publish; the
+        # stopped worker's connection takes one more.
+        for _ in range(3):
+            workers.call("work", task_id=run, link=workers.client().tasks["proj.after"].s())
     until(lambda: len(workers.noted("start", run)) == 2)
     os.killpg(stopped.pid, signal.SIGCONT)
     until(lambda: "lease_lost" in workers.log_of(0).read_text())
@@ -176,8 +178,6 @@ def test_lost_lease_aborts_the_body_in_a_child(start_workers: StartWorkers) -> N
     workers.start()
     run = workers.call("abortable")
     until(lambda: workers.noted("start", run))
-    from celery_singleton_lock import open_store
-
     store = open_store(workers.notes_server.url)
     store.force_release(f"run:{run}", who="test", why="test")
     until(lambda: workers.noted("aborted", run), within=10)

@@ -481,9 +481,9 @@ def test_poisoned_run_is_not_started_again(app: Celery, server: RedisServer) -> 
 
     store = parts_of(app).store
     for number in range(3):
-        request = LeaseRequest("run:r", f"dead {number}", timedelta(milliseconds=10), position=1)
+        request = LeaseRequest("run:r", f"dead {number}", timedelta(milliseconds=100), position=1)
         store.acquire([request])
-        time.sleep(0.05)
+        time.sleep(0.15)
     with working(app):
         with pytest.raises(WorkersDied):
             body.apply_async(task_id="r").get(timeout=WITHIN)
