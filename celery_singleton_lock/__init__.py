@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 from celery_singleton_lock.bootstrap import open_schedule, singleton_lock
 from celery_singleton_lock.core.errors import (
     ConfigurationError,
+    DuplicateRun,
     LeaseLost,
     LeaseReleased,
     LockNotAcquired,
     SingletonError,
     StoreUnavailable,
+    WorkersDied,
 )
 from celery_singleton_lock.core.models import (
     FINISHED,
@@ -29,6 +31,8 @@ from celery_singleton_lock.leases import LeaseStore, open_store
 if TYPE_CHECKING:
     from celery_singleton_lock.beat.once import once
     from celery_singleton_lock.beat.scheduler import SingletonScheduler, SingletonSchedulerMixin
+    from celery_singleton_lock.worker.run import Run, Skipped
+    from celery_singleton_lock.worker.task import SingletonTask, current_run
 
 __version__ = "0.1.0.dev0"
 
@@ -36,6 +40,7 @@ __all__ = [
     "FINISHED",
     "ConfigurationError",
     "Done",
+    "DuplicateRun",
     "Granted",
     "Held",
     "Lease",
@@ -48,11 +53,16 @@ __all__ = [
     "Record",
     "RecordState",
     "Release",
+    "Run",
     "SingletonError",
     "SingletonScheduler",
     "SingletonSchedulerMixin",
+    "SingletonTask",
+    "Skipped",
     "StoreUnavailable",
+    "WorkersDied",
     "__version__",
+    "current_run",
     "once",
     "open_schedule",
     "open_store",
@@ -61,14 +71,19 @@ __all__ = [
 
 
 _LAZY: Final = {
-    "SingletonScheduler": "beat.scheduler",
-    "SingletonSchedulerMixin": "beat.scheduler",
-    "once": "beat.once",
+    # Only beat needs these, and they bring celery.beat along.
+    "SingletonScheduler": "celery_singleton_lock.beat.scheduler",
+    "SingletonSchedulerMixin": "celery_singleton_lock.beat.scheduler",
+    "once": "celery_singleton_lock.beat.once",
+    # These bring Celery along, which is much for who only wants a lease.
+    "Run": "celery_singleton_lock.worker.run",
+    "SingletonTask": "celery_singleton_lock.worker.task",
+    "Skipped": "celery_singleton_lock.worker.run",
+    "current_run": "celery_singleton_lock.worker.task",
 }
-"""Only beat needs these, and they bring celery.beat along."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

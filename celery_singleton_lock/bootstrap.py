@@ -1,56 +1,16 @@
-"""The one place where the parts are put together, once for each Celery app of a process."""
+"""Puts the parts together for a user's own code."""
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Callable
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from celery_singleton_lock.core.errors import LeaseLost
-from celery_singleton_lock.leases import LeaseStore, open_store
-from celery_singleton_lock.settings import Settings
-from celery_singleton_lock.worker.keep_alive import KeepAlive
 from celery_singleton_lock.worker.lock import Seconds, SingletonLock
+from celery_singleton_lock.worker.parts import App, Parts, parts_of
 
 if TYPE_CHECKING:
     from celery_singleton_lock.beat.schedule import Schedule
-
-App = Any  # Celery ships no types.
-
-
-class Parts:
-    """The settings of an app, its lease store, and what keeps its leases. Opening does no I/O."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings: Final = settings
-        self.store: Final[LeaseStore] = open_store(
-            settings.lock_url, prefix=settings.key_prefix, timeout=settings.store_timeout
-        )
-        self.keep_alive: Final = KeepAlive(self.store)
-
-    @property
-    def lock_ttl(self) -> timedelta:
-        return self.settings.lock_ttl
-
-    @property
-    def shortest_lock_ttl(self) -> timedelta:
-        return self.settings.shortest_lock_ttl
-
-
-_parts: Final[weakref.WeakKeyDictionary[App, Parts]] = weakref.WeakKeyDictionary()
-_opening: Final = threading.Lock()
-
-
-def parts_of(app: App) -> Parts:
-    """The parts of `app`, made when they are first asked for. Raises `ConfigurationError`."""
-    # A proxy (celery.current_app) is another object each time: the app behind it is the one.
-    app = app._get_current_object() if hasattr(app, "_get_current_object") else app
-    with _opening:
-        if app not in _parts:
-            _parts[app] = Parts(Settings.from_app(app))
-        return _parts[app]
 
 
 def open_schedule(app: App, *, by: str = "") -> Schedule:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from celery_singleton_lock.core.clock import boottime
@@ -68,6 +68,10 @@ class Execution:
             case Skip(lease=lease) | Poisoned(lease=lease):
                 self.leases = Leases(lease)
         return verdict
+
+    def wait_since(self, began: float) -> None:
+        """For one that waits in its own process: how long it does, for `lock_wait`."""
+        self.ask = replace(self.ask, waited=timedelta(seconds=boottime() - began))
 
     def _hold(self, leases: Leases) -> None:
         self.leases = leases
@@ -190,7 +194,6 @@ class Execution:
         patience = self._terms.insist_for
         give_up_at = float("inf") if patience is None else boottime() + patience.total_seconds()
         in_trouble = False
-        pause = 0.1
         while True:
             try:
                 answer = call()
@@ -200,8 +203,8 @@ class Execution:
                     logger.warning("%s run=%s reason=%s", event, self.ask.run, error.reason)
                 if boottime() >= give_up_at:
                     return otherwise
-                time.sleep(pause)
-                pause = min(pause * 2, 2.0)
+                # Soon, since the lease may have run out: whoever is first after the outage has it.
+                time.sleep(0.1)
             else:
                 if in_trouble:
                     logger.warning("%s_no_more run=%s", event, self.ask.run)

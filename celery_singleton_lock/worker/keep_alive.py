@@ -138,7 +138,9 @@ class KeepAlive:
                 ]
                 for guard in passed:
                     guard.is_told = True
-                    guard.renew_at = now if guard.ends_at > now else float("inf")
+                    # Won back, it would last for a whole ttl: not where its life ends before that.
+                    has_life = guard.ends_at - now >= guard.lease.ttl.total_seconds()
+                    guard.renew_at = now if has_life else float("inf")
                 overdue = [guard for guard in self._guards.values() if guard.overdue_at <= now]
                 for guard in overdue:
                     guard.overdue_at = float("inf")

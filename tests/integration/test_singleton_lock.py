@@ -21,8 +21,8 @@ from celery_singleton_lock import (
     StoreUnavailable,
     singleton_lock,
 )
-from celery_singleton_lock.bootstrap import parts_of
 from celery_singleton_lock.testing.servers import RedisServer
+from celery_singleton_lock.worker.parts import parts_of
 
 
 @pytest.fixture(scope="module")

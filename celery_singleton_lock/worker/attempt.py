@@ -1,0 +1,376 @@
+"""One attempt at a run inside Celery's trace: from the request to its leases, and to an outcome."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from celery import states
+from celery.app.task import get_actual_ignore_result
+from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
+from kombu.utils.compat import detect_environment
+
+from celery_singleton_lock.core import headers
+from celery_singleton_lock.core.clock import boottime
+from celery_singleton_lock.core.errors import LeaseLost, StoreUnavailable, WorkersDied
+from celery_singleton_lock.core.signals import lease_lost, lease_overdue, run_retrying, run_skipped
+
+from .abort import Abort
+from .execution import Execution, Terms
+from .options import TaskOptions
+from .outcomes import CopyIgnored, KeptAside, RunSkipped
+from .parts import Parts
+from .run import (
+    FAILED,
+    IGNORED,
+    LETTER_DUE,
+    REJECTED,
+    RETRIED,
+    REVOKED,
+    SKIPPED,
+    SUCCEEDED,
+    Ask,
+    Copy,
+    Keep,
+    Poisoned,
+    Run,
+    Skip,
+    Skipped,
+    Start,
+    pause_before_offer,
+    position_of,
+    run_key,
+)
+from .unique import UniqueKey
+
+logger = logging.getLogger(__name__)
+
+OURS: Final = "singleton"
+"""Where the parent process puts what it tells the child: among the properties of the request, which
+Celery passes on but, unlike a header, does not send again with a retry."""
+
+
+class Attempt:
+    """Lives as long as the request it is about, and hangs on it."""
+
+    def __init__(
+        self, task: Any, request: Any, options: TaskOptions, unique: UniqueKey, parts: Parts | None
+    ) -> None:
+        """`parts` None: without a lock."""
+        self.retrying: Retry | None = None
+        """What `Task.retry` raised, after it had published the next attempt."""
+        self.skipped: Skipped | None = None
+        self.has_called_body = False
+        self._task = task
+        self._request = request
+        self._options = options
+        self._parts = parts
+        self._abort = Abort()
+        self._execution: Execution | None = None
+        if parts is not None:
+            self._execution = self._make_execution(parts, unique)
+        self.run = self._seen()
+
+    def _make_execution(self, parts: Parts, unique: UniqueKey) -> Execution:
+        options, settings = self._options, parts.settings
+        patience = None if options.store_down(settings) == "wait" else options.ttl(settings)
+        terms = Terms(
+            remember_for=settings.remember_for,
+            at_least=options.lock_at_least,
+            at_most=options.lock_at_most,
+            expect_within=options.expect_within,
+            insist_for=patience,
+        )
+        ask = ask_of(self._task, self._request, options, unique, parts)
+        return Execution(
+            ask,
+            terms,
+            parts.store,
+            parts.keep_alive,
+            on_lost=self._on_lost,
+            on_overdue=self._on_overdue,
+        )
+
+    # Before the body
+
+    def begin(self) -> None:
+        """Return if the body is to be called. Otherwise raise what Celery and the parent process do
+        instead; where a canvas goes on without it, `skipped` is set."""
+        if self._execution is None:
+            return
+        try:
+            verdict = self._ask(self._execution)
+        except StoreUnavailable as error:
+            self._begin_without_store(error)
+            return
+        match verdict:
+            case Start():
+                self.run = self._seen()
+            case Copy(outcome, is_letter_due):
+                raise CopyIgnored(outcome, is_letter_due)
+            case Keep():
+                raise KeptAside.because(verdict)
+            case Skip():
+                self._skip(verdict)
+            case Poisoned(deaths):
+                raise WorkersDied(self._task.name, self._request.id, deaths)
+
+    def _ask(self, execution: Execution) -> Any:
+        verdict = execution.begin()
+        if not self._request.is_eager:
+            return verdict
+        # There is no worker that could keep the message: wait here.
+        began, offers = boottime(), 0
+        while isinstance(verdict, Keep):
+            waited = timedelta(seconds=boottime() - began)
+            time.sleep(pause_before_offer(verdict, offers, waited, self._options.lock_wait))
+            offers += 1
+            execution.wait_since(began)
+            verdict = execution.begin()
+        return verdict
+
+    def _begin_without_store(self, error: StoreUnavailable) -> None:
+        assert self._parts is not None  # noqa: S101 - for the type checker
+        policy = self._options.store_down(self._parts.settings)
+        if policy == "fail" or (policy == "wait" and self._request.is_eager):
+            raise error
+        if policy == "wait":
+            raise KeptAside("store away", error.store)
+        logger.warning(
+            "run_without_lock task=%s run=%s reason=%s", self._task.name, self._request.id, error.reason
+        )
+        self._execution = None
+
+    def _skip(self, skip: Skip) -> None:
+        task, request = self._task, self._request
+        self.skipped = Skipped(skip.reason, skip.by)
+        logger.info(
+            "run_skipped task=%s run=%s reason=%r by=%s", task.name, request.id, skip.reason, skip.by
+        )
+        run_skipped.send(task=task.name, run=request.id, reason=skip.reason, by=skip.by)
+        if request.is_eager or is_in_canvas(request):
+            return
+        ignores = get_actual_ignore_result(task, request)
+        task.backend.mark_as_done(request.id, self.skipped, request, not ignores)
+        self._finish(SKIPPED)
+        raise RunSkipped(skip.reason, skip.by)
+
+    # Around the body
+
+    def call(self, body: Callable[[], Any]) -> Any:
+        """The body's value. `KeptAside` is raised if the run was lost meanwhile: then its successor
+        writes the result, and this one writes nothing."""
+        if self._execution is None:
+            return body()
+        try:
+            with self._abort.bounded():
+                value = body()
+        except (KeptAside, Retry):
+            raise
+        except Exception as error:
+            self._settle(error)
+            raise
+        except (WorkerShutdown, WorkerTerminate):
+            self._execution.give_up()
+            raise
+        except (SystemExit, KeyboardInterrupt):
+            # Let it run out, and be counted: it may be what ends its workers.
+            self._execution.abandon()
+            raise
+        except BaseException as error:
+            # gevent ends greenlets with these; the process goes on.
+            self._execution.finish(REVOKED if type(error).__name__ == "GreenletExit" else FAILED)
+            raise
+        self.ensure_run_not_lost()
+        return value
+
+    def ensure_run_not_lost(self) -> None:
+        execution = self._execution
+        if execution is not None and execution.has_lost_its_run():
+            execution.give_up()
+            raise KeptAside("lost", "", execution.ask.ttl.total_seconds())
+
+    def _settle(self, error: Exception) -> None:
+        self.ensure_run_not_lost()
+        execution = self._execution
+        if execution is None or not self.is_lease_lost(error) or execution.has_outlived_its_lock:
+            return
+        # The job was taken from it, not the run: what it began is to be done again.
+        execution.give_up()
+        raise KeptAside("lost", "", 0.0) from error
+
+    def is_lease_lost(self, error: BaseException | None) -> bool:
+        """Whether it is the loss of a lease of this run: that is nobody's failure."""
+        execution = self._execution
+        return isinstance(error, LeaseLost) and execution is not None and execution.is_mine(error)
+
+    def publishes_retry(self, retrying: Retry) -> None:
+        """Called when the next attempt is on its way."""
+        self.retrying = retrying
+        run_retrying.send(
+            task=self._task.name,
+            run=self._request.id,
+            attempt=self.run.attempt,
+            delay=delay_of(retrying),
+            exception=retrying.exc,
+        )
+
+    # After the body
+
+    def end(self, state: str | None, value: Any) -> None:
+        """Called when all is done that Celery does for a state: the result is stored, callbacks are
+        sent. `state` None: the process is on its way out."""
+        if self._execution is None or state is None or isinstance(value, KeptAside):
+            return
+        if self.retrying is not None:
+            self._park(self.retrying)
+        elif state == states.SUCCESS and sys.exc_info()[0] is None:
+            self._finish(SKIPPED if self.skipped is not None else SUCCEEDED)
+        elif state == states.IGNORED:
+            # Task.replace ignores, too: what replaces it has the same id, and a position beyond.
+            self._finish(IGNORED, self._execution.ask.position)
+        elif state == states.REJECTED and isinstance(value, Reject) and value.requeue:
+            self._execution.give_up()
+        else:
+            self._finish_failed(REJECTED if state == states.REJECTED else FAILED)
+
+    def _finish_failed(self, outcome: str) -> None:
+        assert self._execution is not None  # noqa: S101 - for the type checker
+        if writes_letters(self._options, self._parts, self._request):
+            self._finish(LETTER_DUE, self._execution.ask.position)
+        else:
+            self._finish(outcome)
+
+    def _finish(self, outcome: str, *position: int) -> None:
+        assert self._execution is not None  # noqa: S101 - for the type checker
+        if not self._execution.finish(outcome, *position):
+            logger.warning(
+                "run_end_not_recorded task=%s run=%s outcome=%r",
+                self._task.name, self._request.id, outcome,
+            )  # fmt: skip
+
+    def _park(self, retrying: Retry) -> None:
+        assert self._execution is not None  # noqa: S101 - for the type checker
+        same_job = True
+        if (signature := retrying.sig) is not None:
+            args, kwargs = signature.args or (), signature.kwargs or {}
+            key = task_key_of(self._task, args, kwargs, self._options)
+            same_job = key == self._execution.ask.task_key
+        self._execution.park(RETRIED, delay_of(retrying), same_job=same_job)
+
+    # Told by keep-alive, in threads of its own
+
+    def _on_lost(self, loss: LeaseLost) -> None:
+        lease_lost.send(task=self._task.name, run=self._request.id, key=loss.key, fence=loss.fence)
+        if self._options.on_lease_lost == "abort" and detect_environment() == "default":
+            self._abort.now(loss)
+
+    def _on_overdue(self) -> None:
+        expected = self._options.expect_within
+        logger.warning(
+            "run_overdue task=%s run=%s expected=%s", self._task.name, self._request.id, expected
+        )
+        lease_overdue.send(task=self._task.name, run=self._request.id, expected=expected)
+
+    def _seen(self) -> Run:
+        request = self._request
+        leases = self._execution.leases if self._execution is not None else None
+        return seen_run(self._task.name, request, leases, is_loose=self._parts is None)
+
+
+def seen_run(task: str, request: Any, leases: Any = None, *, is_loose: bool = True) -> Run:
+    """`is_loose`: without a lock because none was asked for. It has a fence all the same, so that code
+    which writes with it can be tested; a run that goes on although the store is away has none."""
+    custom = request.headers or {}
+    return Run(
+        id=request.id or "",
+        task=task,
+        attempt=(request.retries or 0) + 1,
+        entry=_text(custom.get(headers.ENTRY)),
+        slot=_slot(custom.get(headers.SLOT)),
+        leases=leases,
+        loose_fence=time.time_ns() // 1000 if is_loose else 0,
+    )
+
+
+def ask_of(task: Any, request: Any, options: TaskOptions, unique: UniqueKey, parts: Parts) -> Ask:
+    """`request`: a Context, in the child or of the parent's request."""
+    told: Mapping[str, Any] = (request.properties or {}).get(OURS) or {}
+    custom = request.headers or {}
+    run, retries = request.id, request.retries or 0
+    job = None
+    if options.overlap != "allow" or options.on_duplicate is not None:
+        job = unique.of(request.args or (), request.kwargs or {})
+    kept_since = told.get("kept_since")
+    note = {
+        "task": task.name,
+        "run": run,
+        "entry": custom.get(headers.ENTRY),
+        "slot": custom.get(headers.SLOT),
+        "worker": request.hostname,
+        "attempt": retries + 1,
+    }
+    if (message := told.get("message")) is not None:
+        note["message"] = message
+    return Ask(
+        run=run,
+        owner=told.get("execution") or f"{run}:{time.time_ns():x}",
+        position=position_of(retries, request.replaced_task_nesting or 0),
+        ttl=options.ttl(parts.settings),
+        run_key=run_key(run, _count(custom.get(headers.GENERATION))),
+        task_key=None if options.overlap == "allow" else f"task:{job}",
+        call_key=None if options.on_duplicate is None else f"call:{job}",
+        note=note,
+        overlap=options.overlap,
+        was_started=retries > 0 or bool((request.delivery_info or {}).get("redelivered")),
+        waited=timedelta(seconds=boottime() - kept_since) if kept_since else timedelta(0),
+        lock_wait=options.lock_wait,
+        max_deliveries=options.most_deliveries(parts.settings),
+    )
+
+
+def task_key_of(task: Any, args: Any, kwargs: Mapping[str, Any], options: TaskOptions) -> str | None:
+    return None if options.overlap == "allow" else f"task:{task.singleton_unique.of(args, kwargs)}"
+
+
+def writes_letters(_options: TaskOptions, _parts: Parts | None, _request: Any) -> bool:
+    """Whether a run that fails for good becomes a dead letter, which its parent process writes."""
+    return False
+
+
+def is_in_canvas(request: Any) -> bool:
+    """Whether somebody's next step depends on this task."""
+    return bool(
+        request.chain or request.callbacks or request.errbacks or request.group or request.chord
+    )
+
+
+def delay_of(retrying: Retry) -> timedelta:
+    when = retrying.when
+    if isinstance(when, datetime):
+        aware = when if when.tzinfo else when.replace(tzinfo=UTC)
+        return max(timedelta(0), aware - datetime.now(UTC))
+    return timedelta(seconds=max(0.0, float(when or 0)))
+
+
+def is_ignore(error: BaseException) -> bool:
+    return isinstance(error, Ignore | Reject | Retry)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _count(value: object) -> int:
+    return max(0, value) if isinstance(value, int) else 0
+
+
+def _slot(value: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

@@ -1,0 +1,184 @@
+"""`SingletonRequest`: a message in the worker's parent process, to be kept or acknowledged."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections import Counter
+from datetime import timedelta
+from typing import Any, Final
+
+from billiard.einfo import ExceptionWithTraceback
+from celery.exceptions import TimeLimitExceeded, WorkerLostError, WorkerTerminate
+from celery.platforms import EX_FAILURE
+from celery.worker import state
+from celery.worker.request import Request
+
+from celery_singleton_lock.core.clock import boottime
+from celery_singleton_lock.recovery import message_note
+
+from .attempt import OURS
+from .closing import Closing
+from .outcomes import CopyIgnored, KeptAside, RunSkipped
+from .run import FAILED, REVOKED, Keep, pause_before_offer
+
+logger = logging.getLogger(__name__)
+
+COUNTS: Final[Counter[str]] = Counter()
+"""What happened to messages in this process: "kept", "copy", "skipped", "lost"."""
+
+COPY_EVENT: Final = "singleton-copy"
+"""Not a task event: those would change the state that monitors show, and the run has one."""
+
+
+class SingletonRequest(Request):  # type: ignore[misc]
+    """Names the execution, so that the child, which gets its leases, and the parent, which may have to
+    end them, both can speak for it."""
+
+    def __init__(self, message: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(message, *args, **kwargs)
+        self._told: dict[str, Any] = {
+            "execution": f"{self.id}:{os.urandom(6).hex()}",
+            "message": message_note.encode(message),
+        }
+        request = self._request_dict
+        request["properties"] = {**(request.get("properties") or {}), OURS: self._told}
+        self._offers = 0
+        self._closing: Closing | None = None
+
+    # What the child says
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        error = exc_info.exception
+        if isinstance(error, ExceptionWithTraceback):
+            error = error.exc
+        if isinstance(error, KeptAside):
+            return self._keep(error.keep)
+        if isinstance(error, TimeLimitExceeded):
+            self._close(FAILED if self.task.acks_on_timeout else None)
+        elif isinstance(error, WorkerLostError) and not self.task.reject_on_worker_lost:
+            self._close(FAILED)
+        super().on_failure(exc_info, send_failed_event, return_ok)
+        if isinstance(error, CopyIgnored):
+            self._tell_of_copy(error)
+        elif isinstance(error, RunSkipped):
+            COUNTS["skipped"] += 1
+            self.send_event("task-skipped", reason=error.reason, by=error.by)
+        return None
+
+    def _tell_of_copy(self, copy: CopyIgnored) -> None:
+        COUNTS["copy"] += 1
+        logger.info("copy_ignored task=%s run=%s outcome=%r", self.task.name, self.id, copy.outcome)
+        self.send_event(COPY_EVENT, outcome=copy.outcome)
+
+    # Keeping
+
+    def _keep(self, keep: Keep) -> None:
+        """Leave the message unacknowledged, and offer it to the pool again after a while. It is neither
+        sent again nor given back to the broker: both make more of it."""
+        state.task_ready(self)
+        if keep.reason == "lost":
+            COUNTS["lost"] += 1
+            self.send_event("task-lease-lost")
+        consumer = self.task.singleton_consumer
+        if consumer is None or consumer.qos is None:
+            self.reject(requeue=True)
+            return
+        with _changing:
+            if not self._is_to_wait(consumer):
+                self.acknowledge()
+                return
+            _waiting[self._message_name] = self
+            self._wait(keep, consumer)
+
+    def _wait(self, keep: Keep, consumer: Any) -> None:
+        now = boottime()
+        since = self._told.setdefault("kept_since", now)
+        pause = pause_before_offer(
+            keep, self._offers, timedelta(seconds=now - since), self.task.singleton_options.lock_wait
+        )
+        self._offers += 1
+        COUNTS["kept"] += 1
+        logger.log(
+            logging.INFO if self._offers == 1 else logging.DEBUG,
+            "run_kept task=%s run=%s reason=%r by=%s offers=%d pause_s=%.2f",
+            self.task.name, self.id, keep.reason, keep.by, self._offers, pause,
+        )  # fmt: skip
+        # It waits beside those that the worker may prefetch, as a task with an ETA does.
+        consumer.qos.increment_eventually()
+        self._eta_timer_entry = consumer.timer.call_after(
+            pause, consumer.apply_eta_task, (self,), priority=6
+        )
+        state.task_scheduled(self)
+
+    def _is_to_wait(self, consumer: Any) -> bool:
+        """False: another message of the same attempt waits here already, and will do for both."""
+        other = _waiting.get(self._message_name)
+        if other is None or other is self or other not in state.scheduled_requests:
+            return True
+        mine, others = self.message, other.message
+        if mine.channel is others.channel and mine.delivery_tag != others.delivery_tag:
+            return False
+        # The same message, delivered again: only the later delivery can be acknowledged.
+        other._stop_waiting(consumer)
+        return True
+
+    def _stop_waiting(self, consumer: Any) -> None:
+        consumer.timer.cancel(self._eta_timer_entry)
+        state.scheduled_requests.discard(self)
+        consumer.qos.decrement_eventually()
+
+    @property
+    def _message_name(self) -> tuple[str, int, int]:
+        request = self._request_dict
+        return self.id, request.get("retries") or 0, request.get("replaced_task_nesting") or 0
+
+    # What the parent has to end itself, because the child cannot any more
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        if not soft:
+            self._close(FAILED if self.task.acks_on_timeout else None)
+        super().on_timeout(soft, timeout)
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        self._close(REVOKED)
+        super()._announce_revoked(reason, terminated, signum, expired)
+
+    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
+        was_running = self.time_start is not None
+        try:
+            super().cancel(pool, signal, emit_retry)
+        except NotImplementedError:
+            # These pools end no job. Raised in a signal handler, as here by a cold shutdown of the solo
+            # pool, this would be the failure of the body that runs. Interrupt it by what it is.
+            if was_running and type(pool).__module__ == "celery.concurrency.solo":
+                raise WorkerTerminate(EX_FAILURE) from None
+            return
+        if was_running:
+            self._close(None)
+
+    def _close(self, outcome: str | None) -> None:
+        """End the run from here; None: it is given up, for another worker to go on with."""
+        if self._closing is None:
+            self._closing = Closing(self, outcome)
+            if outcome is None:
+                self._closing.free_when_gone()
+
+    def acknowledge(self) -> None:
+        """Only when all is recorded that must be, once the message is gone."""
+        if self.acknowledged:
+            return
+        if self._closing is not None and not self._closing.is_recorded():
+            self.task.singleton_consumer.timer.call_after(1.0, self.acknowledge)
+            return
+        super().acknowledge()
+        if self._closing is not None:
+            self._closing.free_when_gone()
+
+
+_changing: Final = threading.RLock()
+_waiting: Final[weakref.WeakValueDictionary[tuple[str, int, int], SingletonRequest]] = (
+    weakref.WeakValueDictionary()
+)

@@ -1,0 +1,272 @@
+"""Workers killed, stopped and told to stop, on Redis and RabbitMQ: no run is lost, none is doubled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_singleton_lock import RecordState, Skipped, open_store
+from celery_singleton_lock.testing.servers import RedisServer
+
+from .workers import Workers, until
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+TASKS = """
+    @app.task(base=SingletonTask, unique_on=(), bind=True)
+    def work(self, flag="go"):
+        note("start")
+        wait_for(flag)
+        note("end")
+        return self.current_run.fence
+
+    @app.task(base=SingletonTask, bind=True, on_lease_lost="abort", autoretry_for=(Exception,))
+    def abortable(self):
+        if self.current_run.attempt > 1 or notes.exists("once"):
+            return "again"
+        note("start")
+        notes.set("once", "1")
+        try:
+            time.sleep(60)
+        except LeaseLost as lost:
+            note("aborted")
+            raise
+
+    @app.task(base=SingletonTask, unique_on=(), time_limit=2, dead_letter=False)
+    def limited():
+        note("start")
+        time.sleep(60)
+
+    @app.task(base=SingletonTask, unique_on=(), soft_time_limit=1, dead_letter=False)
+    def softly_limited():
+        note("start")
+        time.sleep(60)
+
+    @app.task(base=SingletonTask, max_deliveries=2, dead_letter=False)
+    def deadly():
+        note("start")
+        os.kill(os.getpid(), 9)
+
+    @app.task()
+    def after(value):
+        note("callback")
+"""
+
+StartWorkers = Callable[..., Workers]
+
+
+@pytest.fixture
+def notes() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def broker_url(request: pytest.FixtureRequest, notes: RedisServer) -> str:
+    if request.param == "redis":
+        return notes.url
+    return str(request.getfixturevalue("rabbitmq").url)
+
+
+@pytest.fixture
+def start_workers(tmp_path: Path, notes: RedisServer) -> Iterator[StartWorkers]:
+    started: list[Workers] = []
+
+    def start(broker_url: str | None = None, tasks: str = TASKS) -> Workers:
+        workers = Workers(tmp_path, broker_url or notes.url, notes, tasks)
+        started.append(workers)
+        return workers
+
+    yield start
+    for workers in started:
+        workers.end()
+
+
+def assert_never_two_at_once(workers: Workers, run: str) -> None:
+    inside = 0
+    for note in workers.notes:
+        if note.run == run:
+            inside += {"start": 1, "end": -1}.get(note.what, 0)
+            assert inside <= 1, workers.notes
+
+
+def test_run_of_a_killed_worker_is_taken_over(broker_url: str, start_workers: StartWorkers) -> None:
+    workers = start_workers(broker_url)
+    killed = workers.start()
+    run = workers.call("work", link=workers.client().tasks["proj.after"].s())
+    until(lambda: workers.noted("start", run))
+    workers.start()
+    os.killpg(killed.pid, signal.SIGKILL)
+    until(lambda: len(workers.noted("start", run)) == 2)
+    workers.set("go")
+    first, second = workers.noted("start", run)
+    assert workers.result(run).get(timeout=20) == second.fence > first.fence
+    until(lambda: workers.outcome(run) == "succeeded")
+    until(lambda: workers.noted("callback"))
+    assert len(workers.noted("callback")) == 1
+    assert len(workers.noted("end", run)) == 1
+
+
+def test_run_of_a_killed_child_is_taken_over(broker_url: str, start_workers: StartWorkers) -> None:
+    workers = start_workers(broker_url)
+    workers.start()
+    run = workers.call("work")
+    until(lambda: workers.noted("start", run))
+    os.kill(workers.noted("start", run)[0].pid, signal.SIGKILL)
+    until(lambda: len(workers.noted("start", run)) == 2)
+    workers.set("go")
+    first, second = workers.noted("start", run)
+    assert workers.result(run).get(timeout=20) == second.fence > first.fence
+
+
+def test_stopped_worker_wakes_up_and_leaves_nothing(
+    broker_url: str, start_workers: StartWorkers
+) -> None:
+    workers = start_workers(broker_url)
+    stopped = workers.start()
+    run = workers.call("work", link=workers.client().tasks["proj.after"].s())
+    until(lambda: workers.noted("start", run))
+    os.killpg(stopped.pid, signal.SIGSTOP)
+    workers.start()
+    if broker_url.startswith("amqp"):
+        # RabbitMQ would wait for its heartbeat. A copy is what a beat of ours would publish; the
+        # stopped worker's connection takes one more.
+        for _ in range(3):
+            workers.call("work", task_id=run, link=workers.client().tasks["proj.after"].s())
+    until(lambda: len(workers.noted("start", run)) == 2)
+    os.killpg(stopped.pid, signal.SIGCONT)
+    until(lambda: "lease_lost" in workers.log_of(0).read_text())
+    workers.set("go")
+    until(lambda: len(workers.noted("end", run)) == 2)
+    second = workers.noted("start", run)[1]
+    assert workers.result(run).get(timeout=20) == second.fence
+    until(lambda: workers.outcome(run) == "succeeded" and workers.noted("callback"))
+    time.sleep(1)
+    assert len(workers.noted("callback")) == 1
+    assert workers.result(run).get(timeout=20) == second.fence
+
+
+def test_run_that_outlives_its_ttl_is_executed_once_however_often_it_is_delivered(
+    start_workers: StartWorkers,
+) -> None:
+    workers = start_workers()
+    workers.start()
+    workers.start()
+    run = workers.call("work")
+    until(lambda: workers.noted("start", run))
+    time.sleep(21)  # ten times its ttl, and four redeliveries
+    workers.set("go")
+    first = workers.noted("start", run)[0]
+    assert workers.result(run).get(timeout=20) == first.fence
+    time.sleep(6)
+    assert len(workers.noted("start", run)) == len(workers.noted("end", run)) == 1
+    client: Any = workers.notes_server.connect()
+    until(lambda: client.hlen("unacked") == 0 and client.llen(workers.queue) == 0)
+
+
+def test_lost_lease_aborts_the_body_in_a_child(start_workers: StartWorkers) -> None:
+    workers = start_workers()
+    workers.start()
+    run = workers.call("abortable")
+    until(lambda: workers.noted("start", run))
+    store = open_store(workers.notes_server.url)
+    store.force_release(f"run:{run}", who="test", why="test")
+    until(lambda: workers.noted("aborted", run), within=10)
+    assert workers.result(run).get(timeout=20) == "again"
+
+
+@pytest.mark.parametrize("task", ["limited", "softly_limited"])
+def test_time_limit_is_the_end_and_frees_the_job(start_workers: StartWorkers, task: str) -> None:
+    workers = start_workers()
+    workers.start()
+    run = workers.call(task)
+    until(lambda: workers.outcome(run) == "failed")
+    until(lambda: workers.record(f"task:proj.{task}").state is RecordState.FREE)  # type: ignore[union-attr]
+    assert workers.result(run).state == "FAILURE"
+    time.sleep(6)  # the broker would have delivered it again
+    assert len(workers.noted("start", run)) == 1
+
+
+def test_terminated_run_is_revoked_and_frees_the_job(start_workers: StartWorkers) -> None:
+    workers = start_workers()
+    workers.start()
+    run = workers.call("work")
+    until(lambda: workers.noted("start", run))
+    workers.client().control.revoke(run, terminate=True)
+    until(lambda: workers.outcome(run) == "revoked")
+    until(lambda: workers.record("task:proj.work").state is RecordState.FREE, within=10)  # type: ignore[union-attr]
+    workers.set("go")
+    other = workers.call("work")
+    assert Skipped.read(workers.result(other).get(timeout=20)) is None
+
+
+def test_run_that_kills_its_workers_is_given_up(start_workers: StartWorkers) -> None:
+    workers = start_workers()
+    workers.start()
+    run = workers.call("deadly")
+    until(lambda: workers.outcome(run) == "failed", within=60)
+    assert len(workers.noted("start", run)) == 2
+    assert "WorkersDied" in repr(workers.result(run).result)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
+def test_warm_shutdown_ends_the_run_in_every_pool(start_workers: StartWorkers, pool: str) -> None:
+    workers = start_workers()
+    worker = workers.start(pool)
+    run = workers.call("work")
+    until(lambda: workers.noted("start", run))
+    worker.terminate()
+    time.sleep(0.5)
+    workers.set("go")
+    assert worker.wait(30) == 0
+    assert workers.outcome(run) == "succeeded"
+    assert workers.record("task:proj.work").state is RecordState.FREE  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_cold_shutdown_hands_the_run_over_at_once(start_workers: StartWorkers, pool: str) -> None:
+    tasks = TASKS + "    app.conf.singleton_lock_ttl = 20\n"
+    workers = start_workers(tasks=tasks)
+    worker = workers.start(pool)
+    run = workers.call("work")
+    until(lambda: workers.noted("start", run))
+    worker.send_signal(signal.SIGQUIT)
+    worker.wait(30)
+    workers.set("go")
+    began = time.monotonic()
+    workers.start()
+    assert workers.result(run).get(timeout=20)
+    assert time.monotonic() - began < 15
+    assert_takes_two(workers, run)
+
+
+def test_soft_shutdown_hands_over_what_takes_too_long(start_workers: StartWorkers) -> None:
+    tasks = TASKS + (
+        "    app.conf.singleton_lock_ttl = 20\n    app.conf.worker_soft_shutdown_timeout = 1\n"
+    )
+    workers = start_workers(tasks=tasks)
+    worker = workers.start()
+    run = workers.call("work")
+    until(lambda: workers.noted("start", run))
+    worker.send_signal(signal.SIGQUIT)
+    worker.wait(30)
+    workers.set("go")
+    workers.start()
+    assert workers.result(run).get(timeout=15)
+    assert_takes_two(workers, run)
+
+
+def assert_takes_two(workers: Workers, run: str) -> None:
+    first, second = workers.noted("start", run)
+    assert second.fence > first.fence
+    assert second.run == first.run
+    assert len(workers.noted("end", run)) == 1

@@ -1,0 +1,253 @@
+"""One call at a time (`on_duplicate`), and calls without a worker: eager and direct."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery, chain
+from kombu.exceptions import OperationalError
+
+from celery_singleton_lock import (
+    ConfigurationError,
+    DuplicateRun,
+    LeaseRequest,
+    RecordState,
+    SingletonTask,
+    Skipped,
+    current_run,
+)
+from celery_singleton_lock.testing.servers import RedisServer
+from celery_singleton_lock.worker.parts import parts_of
+from tests.end_to_end.beats import until
+
+from .workers import Gate, define, new_app, outcome_of, queued, record_of, working
+
+WITHIN = 20
+# Celery leaves its connections to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def app(server: RedisServer) -> Iterator[Celery]:
+    client: Any = server.connect()
+    client.flushall()
+    yield new_app(server)
+    gc.collect()
+
+
+def test_equal_call_joins_the_one_that_is_queued_or_running(app: Celery, server: RedisServer) -> None:
+    gate, calls = Gate(), []
+
+    @define(app, base=SingletonTask, name="t", on_duplicate="join")
+    def body(number: int) -> int:
+        calls.append(number)
+        gate.enter()
+        return number
+
+    first = body.delay(1)
+    assert body.delay(1).id == body.apply_async((), {"number": 1}).id == first.id
+    assert body.delay(2).id != first.id
+    assert queued(server) == 2
+    with working(app):
+        assert gate.wait_for_entry()
+        assert gate.wait_for_entry()
+        assert body.delay(1).id == first.id
+        gate.open()
+        assert first.get(timeout=WITHIN) == 1
+        until(lambda: outcome_of(app, first.id) == "succeeded")
+        again = body.delay(1)
+        assert again.id != first.id
+        assert again.get(timeout=WITHIN) == 1
+    assert sorted(calls) == [1, 1, 2]
+
+
+def test_equal_call_is_refused_where_asked_to(app: Celery) -> None:
+    @define(app, base=SingletonTask, name="t", on_duplicate="raise")
+    def body() -> None: ...
+
+    first = body.delay()
+    with pytest.raises(DuplicateRun) as refused:
+        body.delay()
+    assert (refused.value.task, refused.value.run) == ("t", first.id)
+
+
+def test_call_that_is_not_published_keeps_nobody_out(app: Celery) -> None:
+    @define(app, base=SingletonTask, name="t", on_duplicate="raise")
+    def body() -> None: ...
+
+    with pytest.raises(OperationalError):
+        body.apply_async(connection=app.connection("redis://127.0.0.1:1/0"), retry=False)
+    record = record_of(app, "call:t:" + body.singleton_unique.of((), {}).partition(":")[2])
+    assert record is not None
+    assert record.state is RecordState.FREE
+    body.delay()
+
+
+def test_joining_a_call_that_may_never_have_been_published_publishes_it(
+    app: Celery, server: RedisServer
+) -> None:
+    calls: list[int] = []
+
+    @define(app, base=SingletonTask, name="t", on_duplicate="join")
+    def body() -> int:
+        calls.append(1)
+        return 1
+
+    key = f"call:{body.singleton_unique.of((), {})}"
+    # A client that died between the two.
+    parts_of(app).store.acquire([LeaseRequest(key, "run-1", timedelta(seconds=0.7))])
+    joined = [body.delay(), body.delay()]
+    assert [each.id for each in joined] == ["run-1", "run-1"]
+    assert queued(server) == 2
+    with working(app):
+        assert joined[0].get(timeout=WITHIN) == 1
+        until(lambda: queued(server) == 0)
+    assert calls == [1]
+
+
+def test_call_that_expired_keeps_nobody_out(app: Celery) -> None:
+    @define(app, base=SingletonTask, name="t", on_duplicate="raise")
+    def body() -> None: ...
+
+    body.apply_async(expires=1)
+    with pytest.raises(DuplicateRun):
+        body.delay()
+    time.sleep(1.2)
+    body.delay()
+
+
+def test_messages_that_no_call_of_ours_sent_are_found_by_the_worker(app: Celery) -> None:
+    gate = Gate()
+
+    @define(app, base=SingletonTask, name="t", on_duplicate="join", overlap="queue")
+    def body(*_: Any) -> int:
+        gate.enter()
+        return 1
+
+    @define(app, name="collect")
+    def collect(value: Any) -> Any:
+        return value
+
+    with working(app):
+        first = body.delay()
+        assert gate.wait_for_entry()
+        sent = app.send_task("t")
+        chained = chain(body.si(), collect.s()).apply_async()
+        for result in (sent, chained):
+            skipped = Skipped.read(result.get(timeout=WITHIN))
+            assert skipped is not None
+            assert (skipped.reason, skipped.by) == ("duplicate", first.id)
+        gate.open()
+        assert first.get(timeout=WITHIN) == 1
+
+
+def test_call_stays_one_over_its_retries(app: Celery) -> None:
+    calls: list[int] = []
+
+    @define(app, base=SingletonTask, bind=True, name="t", on_duplicate="join")
+    def body(self: Any) -> int:
+        calls.append(1)
+        if len(calls) == 1:
+            self.retry(countdown=2)
+        return len(calls)
+
+    with working(app):
+        first = body.delay()
+        until(lambda: outcome_of(app, first.id) == "retried")
+        assert body.delay().id == first.id
+        assert first.get(timeout=WITHIN) == 2
+    assert calls == [1, 1]
+
+
+def test_arguments_without_a_digest_are_refused_at_the_call(app: Celery) -> None:
+    @define(app, base=SingletonTask, name="t", on_duplicate="join", serializer="pickle")
+    def body(value: Any) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="no digest"):
+        body.delay(object())
+
+
+def test_name_that_is_no_parameter_is_refused_where_the_task_is_defined(app: Celery) -> None:
+    with pytest.raises(ConfigurationError, match="regoin"):
+
+        @define(app, base=SingletonTask, name="t", unique_on=["regoin"], lazy=False)
+        def body(region: str) -> None: ...
+
+
+def test_option_that_is_nearly_ours_is_refused(app: Celery) -> None:
+    with pytest.raises(ConfigurationError, match="did you mean overlap"):
+
+        @define(app, base=SingletonTask, name="t", overlaps="skip", lazy=False)
+        def body() -> None: ...
+
+
+def test_task_without_on_duplicate_is_called_as_celery_calls_it(app: Celery) -> None:
+    @define(app, base=SingletonTask, name="t")
+    def body() -> None: ...
+
+    body.name  # noqa: B018 - evaluated now
+    assert type(app.tasks["t"]).apply_async is SingletonTask.__mro__[1].apply_async
+
+
+def test_direct_call_takes_no_lock_and_asks_no_store() -> None:
+    app = Celery(broker="redis://127.0.0.1:1/0", set_as_current=False)
+
+    @define(app, base=SingletonTask, bind=True, name="t", unique_on=())
+    def body(self: Any, deep: bool) -> list[Any]:
+        run = self.current_run
+        run.ensure_held()
+        assert current_run() is not None
+        return [run.is_locked, run.attempt, run.fence > 0, *(self(False) if deep else [])]
+
+    assert body(True) == [False, 1, True] * 2
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_eager_mode_takes_no_lock_and_asks_no_store(always: bool) -> None:
+    app = Celery(broker="memory://", set_as_current=False)
+    app.conf.task_always_eager = always
+    app.conf.singleton_lock_url = "redis://127.0.0.1:1/0"
+    attempts: list[int] = []
+
+    @define(
+        app, base=SingletonTask, bind=True, name="t", on_duplicate="raise", autoretry_for=(OSError,)
+    )
+    def body(self: Any) -> bool:
+        attempts.append(self.current_run.attempt)
+        if len(attempts) == 1:
+            raise OSError
+        return bool(self.current_run.is_locked)
+
+    result = body.delay() if always else body.apply()
+    assert result.get() is False
+    assert attempts == [1, 2]
+
+
+def test_eager_mode_takes_a_lock_where_asked_to() -> None:
+    app = Celery(broker="memory://", set_as_current=False)
+    app.conf.task_always_eager = True
+
+    @define(app, base=SingletonTask, bind=True, name="t", unique_on=(), lock_when_eager=True)
+    def body(self: Any, deep: bool) -> Any:
+        assert self.current_run.is_locked
+        return body.apply((False,)).result if deep else 1
+
+    inner = Skipped.read(body.delay(True).get())
+    assert inner is not None
+    assert inner.reason == "overlap"
+    assert body.delay(False).get() == 1
+    assert parts_of(app).keep_alive.leases == []
