@@ -17,7 +17,7 @@ from typing import Any
 import celery_singleton_lock
 from celery_singleton_lock.testing.servers import RedisServer, ServerMissing
 
-from . import beat, leases
+from . import beat, leases, worker
 from .leases import NotMeasured
 from .measure import Answer
 from .table import HEADING, row_of
@@ -89,7 +89,8 @@ def measured(server: RedisServer, is_quick: bool) -> Iterator[Answer]:
     print(HEADING)
     of_leases = leases.chapters(server, leases.QUICK if is_quick else leases.FULL)
     of_beat = beat.chapters(beat.QUICK if is_quick else beat.FULL)
-    for title, results in (*of_leases, *of_beat):
+    of_workers = worker.chapters(worker.QUICK if is_quick else worker.FULL)
+    for title, results in (*of_leases, *of_beat, *of_workers):
         print(f"\n{title}")
         for result in results:
             if isinstance(result, NotMeasured):

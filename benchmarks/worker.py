@@ -1,0 +1,175 @@
+"""What a `SingletonTask` costs a worker and a client, beside a plain task with the same `acks_late`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from celery import Celery
+
+from celery_singleton_lock.testing.servers import RedisServer
+
+from .leases import Chapter
+from .measure import Answer, Contest, Question, Subject, against_target, answer, until_kept
+from .replicas import on_all_cores
+
+ROUND_TRIPS: Final = 2
+APP = """
+    import os
+
+    from celery import Celery
+
+    from celery_singleton_lock import SingletonTask
+
+    app = Celery("bench", broker=os.environ["BROKER"], set_as_current=False)
+    app.conf.task_ignore_result = True
+    app.conf.singleton_lock_url = os.environ["LOCKS"]
+
+
+    def noop(number):
+        pass
+
+
+    late = {"acks_late": True, "reject_on_worker_lost": True}
+    own = {"shared": False}
+    app.task(name="plain", **late, **own)(noop)
+    app.task(name="ours", base=SingletonTask, **own)(noop)
+    app.task(name="joined", base=SingletonTask, on_duplicate="join", **own)(noop)
+"""
+POOLS: Final[Mapping[str, tuple[str, ...]]] = {
+    "solo": ("--pool=solo",),
+    "prefork -c2": ("--pool=prefork", "--concurrency=2"),
+}
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    tasks: int
+    rounds: int
+    calls: int
+    call_rounds: int
+
+
+FULL = Effort(tasks=5_000, rounds=5, calls=200, call_rounds=40)
+QUICK = Effort(tasks=200, rounds=1, calls=20, call_rounds=3)
+
+
+def chapters(effort: Effort) -> Iterator[Chapter]:
+    yield f"worker: {effort.tasks:,} tasks that do nothing; times are of one task", drained(effort)
+    yield "client: apply_async; times are of one call", called(effort)
+
+
+def drained(effort: Effort) -> Iterator[Answer]:
+    with RedisServer() as broker, RedisServer() as locks, bench_app(broker, locks) as (place, app):
+        for pool in POOLS:
+
+            def measure(pool: str = pool) -> list[Answer]:
+                samples: dict[str, list[float]] = {"ours": [], "plain": []}
+                for number in range(effort.rounds):
+                    for task in sorted(samples, reverse=bool(number % 2)):
+                        queue = fill(app, task, effort.tasks)
+                        samples[task].append(drain(broker, place, queue, pool, effort.tasks))
+                question = Question(f"SingletonTask to plain, {pool}", "ours", "plain", at_most=1.15)
+                return [answer(question, samples)]
+
+            yield from until_kept(measure, repeats=1 if effort.rounds > 1 else 0)
+        before = scripts_run(locks)
+        drain(broker, place, fill(app, "ours", effort.tasks), "solo", effort.tasks)
+        trips = (scripts_run(locks) - before) / effort.tasks
+        # A round trip more now and then: leases that are renewed, and what is asked at the start.
+        yield against_target(
+            "store round trips of a task", [round(trips, 1)], ROUND_TRIPS, "round trips"
+        )
+
+
+def called(effort: Effort) -> Iterator[Answer]:
+    with RedisServer() as broker, RedisServer() as locks, bench_app(broker, locks) as (_, app):
+        subjects = {
+            name: Subject(Caller(app, name), effort.calls) for name in ("ours", "plain", "joined")
+        }
+        questions = [
+            Question("SingletonTask to plain", "ours", "plain", at_most=1.02),
+            Question("with on_duplicate to plain", "joined", "plain", at_most=1.3),
+        ]
+        yield from Contest(subjects, questions, effort.call_rounds).decide()
+
+
+class Caller:
+    """Each call has arguments of its own: nobody else is queued with them."""
+
+    def __init__(self, app: Celery, task: str) -> None:
+        self._task = app.tasks[task]
+
+    def __call__(self) -> None:
+        self._task.apply_async((next(_numbers),))
+
+
+@contextmanager
+def bench_app(broker: RedisServer, locks: RedisServer) -> Iterator[tuple[Path, Any]]:
+    """The app, here and as a module for workers in the folder."""
+    environment = {"BROKER": broker.url, "LOCKS": locks.url}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        (place / "bench_app.py").write_text(textwrap.dedent(APP))
+        os.environ.update(environment)
+        names: dict[str, Any] = {"__name__": "bench_app"}
+        exec(textwrap.dedent(APP), names)
+        try:
+            yield place, names["app"]
+        finally:
+            names["app"].close()
+            for name in environment:
+                del os.environ[name]
+
+
+def fill(app: Any, task: str, count: int) -> str:
+    """A queue of its own, with so many messages."""
+    queue = f"queue{next(_numbers)}"
+    with app.producer_or_acquire() as producer:
+        for _ in range(count):
+            app.send_task(task, (next(_numbers),), queue=queue, producer=producer)
+    return queue
+
+
+def drain(broker: RedisServer, place: Path, queue: str, pool: str, count: int) -> float:
+    """Seconds for one of its messages, from the first that a worker takes to the last acknowledged."""
+    client: Any = broker.connect()
+    command = [sys.executable, "-m", "celery", "-A", "bench_app", "worker", "-Q", queue, *POOLS[pool]]
+    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "ERROR"]
+    with on_all_cores():
+        worker = subprocess.Popen(
+            [*command, *quiet], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            until(lambda: client.llen(queue) < count, 30)
+            began = time.perf_counter()
+            until(lambda: client.llen(queue) == 0 and client.hlen("unacked") == 0, 300)
+            return (time.perf_counter() - began) / count
+        finally:
+            worker.terminate()
+            worker.wait(30)
+
+
+def until(fact: Any, seconds: float) -> None:
+    give_up_at = time.monotonic() + seconds
+    while not fact():
+        if time.monotonic() > give_up_at:
+            raise TimeoutError("the worker does not work")
+        time.sleep(0.005)
+
+
+def scripts_run(server: RedisServer) -> int:
+    client: Any = server.connect()
+    stats = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
