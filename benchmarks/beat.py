@@ -30,7 +30,9 @@ from .simulation import simulate
 
 ENTRIES = 10_000
 TASK = "bench.noop"
-RULE = CatchUpRule("all", timedelta(minutes=10), timedelta(minutes=10))
+EVERY = timedelta(days=1)
+"""Long enough that no second slot becomes due while the first one waits to be measured."""
+RULE = CatchUpRule("all", 2 * EVERY, 2 * EVERY)
 SIMULATED_REPLICAS = 50
 CLAIMS_A_SLOT = 1.2
 _numbers = itertools.count()
@@ -139,15 +141,15 @@ class Beat:
     """Replicas that know their entries, all of which are due: one for every call."""
 
     def __init__(self, app: Celery, server: RedisServer, calls: int) -> None:
-        every_minute = crontab(app=app)
+        every_midnight = crontab(hour=0, minute=0, app=app)
         self._entries = {
             f"entry {number}": ScheduleEntry(
-                f"entry {number}", TASK, schedule=every_minute, args=(number,), app=app
+                f"entry {number}", TASK, schedule=every_midnight, args=(number,), app=app
             )
             for number in range(ENTRIES)
         }
         self._publisher = LateBroker(Publisher(app, self._entries.__getitem__, on_refused=_fail))
-        grid = grid_of(every_minute)
+        grid = grid_of(every_midnight)
         prefixes = [f"bench{next(_numbers)}" for _ in range(calls)]
         self._ready = [self._replica(server, grid, prefix) for prefix in prefixes]
         self._publisher.is_away = False
@@ -164,7 +166,7 @@ class Beat:
             lock_ttl=timedelta(seconds=30),
             on_missed=_fail,
         )
-        behind = store.now() - timedelta(minutes=1)
+        behind = store.now() - EVERY
         engine.follow(
             [PlannedEntry(name, f"beat:{name}", grid, RULE, position=behind) for name in self._entries]
         )
@@ -174,7 +176,10 @@ class Beat:
     def publish_all_due(self, trips: RoundTrips | None = None) -> None:
         """From the look at what is due to the recorded positions."""
         self._publisher.not_counted_in = trips
+        self._publisher.count = 0
         self._ready.pop().tick()
+        if self._publisher.count != ENTRIES:
+            raise AssertionError(f"{self._publisher.count:,} messages are no burst of {ENTRIES:,}")
 
 
 class LateBroker:
@@ -183,6 +188,7 @@ class LateBroker:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self.is_away = True
+        self.count = 0
         self.not_counted_in: RoundTrips | None = None
 
     def prepare(self) -> None:
@@ -193,6 +199,7 @@ class LateBroker:
     def publish(self, dues: Sequence[Due]) -> None:
         before = self.not_counted_in.count if self.not_counted_in else 0
         self._publisher.publish(dues)
+        self.count += len(dues)
         if self.not_counted_in:
             self.not_counted_in.count = before
 
