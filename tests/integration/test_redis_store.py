@@ -25,7 +25,7 @@ from celery_singleton_lock.core.models import Page
 from celery_singleton_lock.leases.redis import links
 from celery_singleton_lock.leases.redis.scripts import Command
 from celery_singleton_lock.testing.conformance.faults import eventually
-from celery_singleton_lock.testing.servers import RedisCluster, RedisServer, SentinelSet
+from celery_singleton_lock.testing.servers import RedisCluster, RedisServer, SentinelSet, TcpProxy
 from tests.support import start_or_skip
 
 LONG = timedelta(minutes=5)
@@ -145,6 +145,58 @@ def test_call_that_was_interrupted_leaves_no_reply_for_the_next(
         with pytest.raises(KeyboardInterrupt):
             store.peek(["k"])
     assert store.renew([lease]) == [True]
+
+
+def test_batch_that_was_interrupted_leaves_no_reply_for_the_next(
+    store: LeaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = granted(store, "k")
+    requests = [LeaseRequest(f"k{n}", "a", LONG) for n in range(700)]
+    read = links._read
+    replies: list[Any] = []
+
+    def interrupted_after_two(connection: Any) -> Any:
+        if len(replies) == 2:
+            raise KeyboardInterrupt
+        replies.append(read(connection))
+        return replies[-1]
+
+    with monkeypatch.context() as moment:
+        moment.setattr(links, "_read", interrupted_after_two)
+        with pytest.raises(KeyboardInterrupt):
+            store.acquire(requests)
+    assert store.renew([lease]) == [True]
+    # Not knowing what came of it, the same owner asks again.
+    answers = store.acquire(requests)
+    leases = [answer.lease for answer in answers if isinstance(answer, Granted)]
+    assert [lease.key for lease in leases] == [request.key for request in requests]
+    assert all(store.release([Release(lease) for lease in leases]))
+
+
+def test_batch_that_was_cut_off_in_the_middle_is_granted_once(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = links.send
+    with TcpProxy(server.port) as proxy:
+        store = open_store(f"redis://127.0.0.1:{proxy.port}/0")
+        granted(store, "k")
+
+        def cut_after_two(connection: Any, commands: Sequence[Command]) -> None:
+            monkeypatch.setattr(links, "send", send)
+            before = calls_of(server)["evalsha"]
+            send(connection, commands[:2])
+            while calls_of(server)["evalsha"] < before + 2:
+                time.sleep(0.001)
+            proxy.cut()
+            send(connection, commands[2:])
+
+        monkeypatch.setattr(links, "send", cut_after_two)
+        before = calls_of(server)["evalsha"]
+        answers = store.acquire([LeaseRequest(f"k{n}", "a", LONG) for n in range(700)])
+        # The two that were served were sent again, with the two that were not.
+        assert calls_of(server)["evalsha"] == before + 2 + 4
+        assert [answer.again for answer in answers if isinstance(answer, Granted)] == [False] * 700
+        store.close()
 
 
 def test_script_is_sent_by_its_digest_once_it_is_known(server: RedisServer, store: LeaseStore) -> None:
