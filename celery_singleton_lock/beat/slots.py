@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from functools import lru_cache
 from typing import Any, Final
 
 from celery.schedules import BaseSchedule, crontab, schedule
@@ -129,12 +130,10 @@ class CrontabGrid(Grid):
 
     def __init__(self, given: Schedule) -> None:
         self._zone: tzinfo = given.tz
-        self._months = frozenset(given.month_of_year)
-        self._days = frozenset(given.day_of_month)
-        self._weekdays = frozenset(given.day_of_week)
-        self._times = [
-            hour * 60 + minute for hour in sorted(given.hour) for minute in sorted(given.minute)
-        ]
+        self._months = _shared(frozenset(given.month_of_year))
+        self._days = _shared(frozenset(given.day_of_month))
+        self._weekdays = _shared(frozenset(given.day_of_week))
+        self._times = _minutes_of_day(frozenset(given.hour), frozenset(given.minute))
         self._every_hour = len(given.hour) == 24
 
     def next(self, after: datetime) -> datetime | None:
@@ -174,6 +173,19 @@ class CrontabGrid(Grid):
             # In a gap, the second reading is the earlier one, and names another time of the wall.
             if self._every_hour and second > first:
                 yield second
+
+
+# There may be many thousands of crontabs, most of them alike.
+
+
+@lru_cache(maxsize=1024)
+def _minutes_of_day(hours: frozenset[int], minutes: frozenset[int]) -> tuple[int, ...]:
+    return tuple(hour * 60 + minute for hour in sorted(hours) for minute in sorted(minutes))
+
+
+@lru_cache(maxsize=1024)
+def _shared(values: frozenset[int]) -> frozenset[int]:
+    return values
 
 
 class AskedGrid(Grid):
