@@ -25,6 +25,8 @@ QUEUE = "celery"
 class Beats:
     """Replicas of one app, started in `place` with this configuration; ended by their pids."""
 
+    scheduler = "singleton"
+
     def __init__(self, place: Path, config: str, **environment: str) -> None:
         self.place = place
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -32,7 +34,7 @@ class Beats:
         (place / "proj.py").write_text("from celery import Celery\n" + textwrap.dedent(config))
 
     def start(self, **environment: str) -> subprocess.Popen[bytes]:
-        command = "celery -A proj beat -S singleton -l INFO --pidfile="
+        command = f"celery -A proj beat -S {self.scheduler} -l INFO --pidfile="
         with self.log_of(len(self.processes)).open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", *command.split()],
