@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from celery import Celery
 from celery.beat import ScheduleEntry
@@ -104,6 +105,9 @@ class LateBroker:
 
     def publish(self, dues: Sequence[Due]) -> None:
         self._publisher.publish(dues)
+
+    def publish_again(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        self._publisher.publish_again(messages)
 
 
 class Loop:

@@ -40,17 +40,23 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Something that takes time. A sample is `calls` calls; its cost is the time of one item."""
+    """Something that takes time. A sample is `calls` calls; its cost is the time of one item.
+
+    `tidy_up` follows each sample, and its time does not count.
+    """
 
     call: Callable[[], object]
     calls: int = 1
     items_per_call: int = 1
+    tidy_up: Callable[[], object] = lambda: None
 
     def cost(self, timer: Timer) -> float:
         began = timer()
         for _ in range(self.calls):
             self.call()
-        return (timer() - began) / (self.calls * self.items_per_call)
+        took = timer() - began
+        self.tidy_up()
+        return took / (self.calls * self.items_per_call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,7 @@ class Contest:
         """Answer every question, from samples that were all taken in the same rounds."""
         for subject in self.subjects.values():
             subject.call()
+            subject.tidy_up()
         return until_kept(partial(self._try, timer), repeats)
 
     def _try(self, timer: Timer) -> list[Answer]:

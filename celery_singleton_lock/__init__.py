@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from celery_singleton_lock.bootstrap import singleton_lock
+from celery_singleton_lock.bootstrap import open_schedule, singleton_lock
 from celery_singleton_lock.core.errors import (
     ConfigurationError,
     LeaseLost,
@@ -50,6 +50,7 @@ __all__ = [
     "SingletonScheduler",
     "StoreUnavailable",
     "__version__",
+    "open_schedule",
     "open_store",
     "singleton_lock",
 ]

@@ -6,13 +6,16 @@ import threading
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from celery_singleton_lock.core.errors import LeaseLost
 from celery_singleton_lock.leases import LeaseStore, open_store
 from celery_singleton_lock.settings import Settings
 from celery_singleton_lock.worker.keep_alive import KeepAlive
 from celery_singleton_lock.worker.lock import Seconds, SingletonLock
+
+if TYPE_CHECKING:
+    from celery_singleton_lock.beat.schedule import Schedule
 
 App = Any  # Celery ships no types.
 
@@ -48,6 +51,18 @@ def parts_of(app: App) -> Parts:
         if app not in _parts:
             _parts[app] = Parts(Settings.from_app(app))
         return _parts[app]
+
+
+def open_schedule(app: App, *, by: str = "") -> Schedule:
+    """The schedule of `app` at run time, to add, change, pause, trigger or backfill entries of it.
+
+    `by` is who does it, for the log; by default the user of this process.
+    """
+    # Only who changes schedules needs it, and it brings celery.beat along.
+    from celery_singleton_lock.beat.schedule import Schedule
+
+    parts = parts_of(app)
+    return Schedule(app, parts.settings, parts.store, by=by)
 
 
 def singleton_lock(

@@ -123,6 +123,7 @@ class SingletonScheduler(SingletonSchedulerMixin, Scheduler):  # type: ignore[mi
     """
 
     Entry = SingletonEntry
+    data: dict[str, Any]
 
     def __init__(self, app: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(app, *args, **kwargs)

@@ -41,10 +41,8 @@ class Versions:
         configured = self._configured.get(entry.name)
         if configured is None or not entry.mark:
             return
-        entry.is_aside = (
-            configured.mark != entry.mark
-            and configured.started > self._company.started
-            and self._company.has_started_since(configured.started)
+        entry.is_aside = configured.mark != entry.mark and self._company.has_started_since(
+            configured.started
         )
         if configured.mark == entry.mark and configured.is_other_grid:
             entry.begin_after(configured.at)

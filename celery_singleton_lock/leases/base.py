@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from celery_singleton_lock.core.clock import Clock, boottime, drift_allowance
 from celery_singleton_lock.core.errors import StoreUnavailable
@@ -47,8 +47,7 @@ DEFAULT_TIMEOUT: Final = timedelta(seconds=1)
 DEFAULT_PREFIX: Final = "singleton"
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """An adapter's word for `Granted`, before there is a deadline."""
 
     fence: int
@@ -126,12 +125,17 @@ class LeaseStore(ABC):
         answered_at = self._clock()
         answers: list[Answer] = []
         late = False
+        # Most requests of a batch have one ttl, and so one deadline.
+        ttl, deadline = None, 0.0
         for request, verdict in zip(requests, verdicts, strict=True):
             if isinstance(verdict, Grant):
-                # Counted from before the request: the store's own deadline can only be later.
-                deadline = asked_at + request.ttl.total_seconds() - drift_allowance(request.ttl)
-                lease = Lease(request, verdict.fence, deadline, self._clock)
-                answers.append(Granted(lease, verdict.takeovers, verdict.again))
+                if request.ttl is not ttl:
+                    ttl = request.ttl
+                    # Counted from before the request: the store's own deadline can only be later.
+                    deadline = asked_at + ttl.total_seconds() - drift_allowance(ttl)
+                fence, takeovers, again = verdict
+                lease = Lease(request, fence, deadline, self._clock)
+                answers.append(Granted(lease, takeovers, again))
                 late = late or answered_at >= deadline
             else:
                 answers.append(verdict)

@@ -26,6 +26,7 @@ from celery_singleton_lock.core.models import (
 from .base import EXPIRED_KEPT_FOR, LISTED, Grant, Renewal, Verdict
 
 _MICROSECOND: Final = timedelta(microseconds=1)
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 def microseconds(span: timedelta) -> int:
@@ -33,7 +34,7 @@ def microseconds(span: timedelta) -> int:
 
 
 def utc(at: int) -> datetime:
-    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=at)
+    return _EPOCH + timedelta(microseconds=at)
 
 
 @dataclass(frozen=True, slots=True)

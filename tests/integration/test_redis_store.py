@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -14,17 +14,19 @@ from celery_singleton_lock import (
     Lease,
     LeaseRequest,
     LeaseStore,
+    RecordState,
     Release,
     StoreUnavailable,
     open_store,
 )
 from celery_singleton_lock.leases.redis import links
+from celery_singleton_lock.leases.redis.scripts import Command
 from celery_singleton_lock.testing.conformance.faults import eventually
 from celery_singleton_lock.testing.servers import RedisCluster, RedisServer, SentinelSet
 from tests.support import start_or_skip
 
 LONG = timedelta(minutes=5)
-FIELDS = {"owner", "fence", "until", "since", "takeovers", "released"}
+FIELDS = {"owner", "fence", "until", "since", "released"}
 
 
 def granted(store: LeaseStore, key: str, owner: str = "a") -> Lease:
@@ -52,9 +54,79 @@ def test_scripts_that_were_flushed_are_sent_again(server: RedisServer, store: Le
     assert store.renew([lease]) == [True]
     server.connect().script_flush()
     before = calls_of(server)
-    requests = [LeaseRequest(f"k{n}", "a", LONG) for n in range(30)]
+    requests = [LeaseRequest(f"k{n}", "a", LONG) for n in range(700)]
     assert all(isinstance(answer, Granted) for answer in store.acquire(requests))
     assert calls_of(server)["eval"] - before.get("eval", 0) == 1
+
+
+def test_batch_is_a_script_for_every_two_hundred_keys(server: RedisServer, store: LeaseStore) -> None:
+    granted(store, "k")
+    before = calls_of(server)
+    requests = [LeaseRequest(f"k{n}", "a", LONG) for n in range(450)]
+    assert all(isinstance(answer, Granted) for answer in store.acquire(requests))
+    after = calls_of(server)
+    assert after["evalsha"] - before["evalsha"] == 3
+    assert after["time"] - before["time"] == 3
+
+
+def test_ten_thousand_leases_go_in_one_call(store: LeaseStore) -> None:
+    requests = [LeaseRequest(f"k{n}", f"owner {n}", LONG, note={"n": n}) for n in range(10_000)]
+    leases = [answer.lease for answer in store.acquire(requests) if isinstance(answer, Granted)]
+    assert len(leases) == len(requests)
+    assert all(store.renew(leases))
+    assert all(store.release([Release(lease, position=n) for n, lease in enumerate(leases)]))
+
+
+def test_scripts_that_are_flushed_within_a_batch_are_sent_again(
+    server: RedisServer, store: LeaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted(store, "k")
+    send = links.send
+
+    def flush_after_the_first(connection: Any, commands: Sequence[Command]) -> None:
+        before = calls_of(server)["evalsha"]
+        send(connection, commands[:1])
+        while calls_of(server)["evalsha"] == before:
+            time.sleep(0.001)
+        server.connect().script_flush()
+        send(connection, commands[1:])
+
+    monkeypatch.setattr(links, "send", flush_after_the_first)
+    before = calls_of(server)
+    requests = [LeaseRequest(f"k{n}", "a", LONG) for n in range(700)]
+    answers = store.acquire(requests)
+    assert [answer.again for answer in answers if isinstance(answer, Granted)] == [False] * 700
+    assert calls_of(server)["eval"] - before.get("eval", 0) == 1
+
+
+@pytest.mark.parametrize("flavour", ["valkey", "redis"])
+@pytest.mark.parametrize("foreign", ["text", "hash"])
+def test_foreign_key_in_a_batch_is_named_and_the_others_are_served(
+    flavour: Literal["valkey", "redis"], foreign: str
+) -> None:
+    server = RedisServer(flavour)
+    try:
+        start_or_skip(server)
+        store = open_store(server.url)
+        client: Any = server.connect()
+        if foreign == "text":
+            client.set("singleton:k250", "somebody else's")
+        else:
+            client.hset("singleton:k250", "fence", "somebody else's")
+        requests = [LeaseRequest(f"k{n}", "a", LONG) for n in range(500)]
+        with pytest.raises(StoreUnavailable, match="singleton:k250"):
+            store.acquire(requests)
+        del requests[250]
+        records = store.peek([request.key for request in requests])
+        assert [record.state for record in records if record] == [RecordState.HELD] * 499
+        assert all(client.pttl(f"singleton:{request.key}") > 0 for request in requests)
+        # The same owner asks again, for what it can have.
+        leases = [answer.lease for answer in store.acquire(requests) if isinstance(answer, Granted)]
+        assert len(leases) == 499
+        assert all(store.release([Release(lease) for lease in leases]))
+        store.close()
+    finally:
+        server.stop()
 
 
 def test_call_that_was_interrupted_leaves_no_reply_for_the_next(
@@ -96,7 +168,7 @@ def test_uncontended_lease_costs_one_command_to_get_and_one_to_give_back(
 def test_record_is_readable_with_the_servers_own_tools(server: RedisServer, store: LeaseStore) -> None:
     [answer] = store.acquire([LeaseRequest("run:7", "host:1:abc", LONG, note={"task": "report"})])
     assert isinstance(answer, Granted)
-    shown: Any = server.connect().hgetall("singleton:run:7")
+    shown: Any = server.connect().hgetall("singleton.list.{0}:run:7")
     assert shown["owner"] == "host:1:abc"
     assert shown["note"] == '{"task":"report"}'
     assert int(shown["fence"]) == answer.lease.fence
@@ -209,12 +281,60 @@ def test_cluster_slot_that_moves_is_followed() -> None:
         cluster.stop()
 
 
-def move_slot(source: Any, target: Any, key: str, port: int, store: LeaseStore, lease: Lease) -> None:
-    """Move the key's slot by hand, using the lease at every step of the way."""
+def test_cluster_batch_over_all_slots_is_one_command_a_slot() -> None:
+    cluster = RedisCluster(replicas_per_master=0)
+    try:
+        start_or_skip(cluster)
+        store = open_store(cluster.url)
+        keys = [f"k{n}" for n in range(300)] + [f"{{tag}}{n}" for n in range(300)]
+        requests = [LeaseRequest(key, f"owner of {key}", LONG) for key in keys]
+        store.acquire(requests)  # now every master knows the script
+        before = sum(calls_of(node)["evalsha"] for node in cluster.nodes)
+        answers = store.acquire(requests)
+        sent = sum(calls_of(node)["evalsha"] for node in cluster.nodes) - before
+        leases = [answer.lease for answer in answers if isinstance(answer, Granted)]
+        assert [(lease.key, lease.owner) for lease in leases] == [(k, f"owner of {k}") for k in keys]
+        assert sent <= 300 + 2
+        records = store.peek(keys)
+        assert [record.owner for record in records if record] == [lease.owner for lease in leases]
+        assert all(store.release([Release(lease) for lease in leases]))
+    finally:
+        cluster.stop()
+
+
+def test_cluster_batch_is_served_while_its_slot_is_at_both_ends() -> None:
+    cluster = RedisCluster(replicas_per_master=0)
+    try:
+        start_or_skip(cluster)
+        store = open_store(cluster.url)
+        keys = [f"{{tag}}{n}" for n in range(20)]
+        source = cluster.master_of("singleton:{tag}0")
+        target = next(node for node in cluster.nodes if node.port != source.port)
+        leases = [granted(store, key) for key in keys]
+        begin_move(source.connect(), target.connect(), "singleton:{tag}0")
+        moved = [f"singleton:{key}" for key in keys[::2]]
+        migrate = ("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *moved)
+        source.connect().execute_command(*migrate)
+        assert store.renew(leases) == [True] * len(keys)
+        new = store.acquire([LeaseRequest(f"{{tag}}new{n}", "a", LONG) for n in range(5)])
+        assert [isinstance(answer, Granted) for answer in new] == [True] * 5
+        assert all(store.release([Release(lease) for lease in leases]))
+    finally:
+        cluster.stop()
+
+
+def begin_move(source: Any, target: Any, key: str) -> tuple[int, str]:
+    """Let the key's slot be on its way; returns it, and the id of where it goes."""
     slot = source.execute_command("CLUSTER", "KEYSLOT", key)
     source_id, target_id = (node.execute_command("CLUSTER", "MYID") for node in (source, target))
     target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
     source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+    return slot, target_id
+
+
+def move_slot(source: Any, target: Any, key: str, port: int, store: LeaseStore, lease: Lease) -> None:
+    """Move the key's slot by hand, using the lease at every step of the way."""
+    slot, target_id = begin_move(source, target, key)
     assert store.renew([lease]) == [True]
     source.execute_command("MIGRATE", "127.0.0.1", port, key, 0, 5000)
     assert store.renew([lease]) == [True]  # asked of the new owner, before it owns the slot

@@ -104,7 +104,7 @@ def test_entry_that_is_due_once_is_published_once_and_gone(world: World) -> None
 
 
 def test_entry_is_due_only_from_its_start_to_its_end(world: World) -> None:
-    bounds = {"start": START + 3 * SECOND, "end": START + 6 * SECOND}
+    bounds: Any = {"start": START + 3 * SECOND, "end": START + 6 * SECOND}
     world.add_beat(static={"schedule": 1, **bounds})
     world.schedule().add("dynamic", "tasks.t", 1, **bounds)
     world.run(20)
@@ -134,13 +134,50 @@ def test_store_that_forgot_is_told_of_added_and_paused_entries(world: World) -> 
 def test_newcomer_that_meets_an_emptied_store_first_skips_no_slot(world: World) -> None:
     tens: Any = {"e": {"schedule": 10}}
     world.add_beat(**tens)
-    world.run(9.2)
-    world.before_publish = world.store.forget  # with slot 10 published, and not recorded
-    world.run(0.7)
+    world.run(19.85)
+    world.broker_is_away = True
+    world.run(0.8)  # slot 20 is due, and late
+    world.broker_is_away = False
     world.store.forget()
+    [(_, _, old)] = world._wakes
+    world.kill(old)
     world.add_beat(**tens)
+    world.run(0.1)  # the newcomer has looked, and found nothing
+    world.wake(old)
     world.run(30)
-    assert sorted(set(world.slots_of("e"))) == seconds(10, 20, 30)
+    assert sorted(set(world.slots_of("e"))) == seconds(10, 20, 30, 40, 50)
+
+
+def test_page_that_somebody_puts_back_does_not_undo_a_newer_one(world: World) -> None:
+    world.add_beat(**EVERY_SECOND)
+    changes = world.schedule(**EVERY_SECOND)
+    changes.resume("e")
+    [old] = world.store.read("beat:app").pages
+    world.run(3.5)
+    changes.pause("e")
+    world.run(2)
+    before = len(world.published)
+    world.store.forget()
+    world.store.write("beat:app", [old])
+    world.run(10)
+    assert len(world.published) == before
+    assert [state.is_paused for state in changes.entries()] == [True]
+
+
+def test_added_entries_stay_when_the_replicas_own_schedule_changes(world: World) -> None:
+    replica = world.add_beat()
+    world.schedule().add("e", "tasks.t", 1)
+    world.run(3.5)
+    replica.follow([])
+    world.run(3)
+    assert world.slots_of("e") == seconds(*range(1, 7))
+
+
+def test_entry_of_beat_schedule_goes_before_an_added_one_of_its_name(world: World) -> None:
+    world.schedule().add("e", "tasks.t", 1)
+    world.add_beat(e={"schedule": 10})
+    world.run(30.5)
+    assert world.slots_of("e") == seconds(10, 20, 30)
 
 
 # Turns of the key
@@ -237,6 +274,36 @@ def test_job_of_a_replica_that_dies_in_the_middle_is_finished_by_another(world: 
     assert sorted(set(world.slots_of("e"))) == seconds(*range(-3000 * 60, 0, 60))
 
 
+def test_job_on_an_entry_that_is_removed_is_not_done(world: World) -> None:
+    world.add_beat()
+    changes = world.schedule()
+    changes.add("e", "tasks.t", 3600)
+    world.run(2)
+    world.broker_is_away = True
+    changes.backfill("e", START - timedelta(hours=5), START)
+    world.run(2)
+    changes.remove("e")
+    world.run(2)
+    world.broker_is_away = False
+    world.run(10)
+    assert world.published == []
+
+
+def test_job_follows_its_entry_when_that_is_changed(world: World) -> None:
+    world.add_beat()
+    changes = world.schedule()
+    changes.add("e", "tasks.t", 3600)
+    world.run(2)
+    world.broker_is_away = True
+    changes.backfill("e", START - timedelta(hours=2), START)
+    world.run(2)
+    changes.change("e", schedule=1800)
+    world.run(2)
+    world.broker_is_away = False
+    world.run(10)
+    assert world.slots_of("e") == seconds(-7200, -5400, -3600, -1800, 0)
+
+
 def test_jitter_puts_slots_off_alike_everywhere_and_in_order(world: World) -> None:
     spread: Any = {f"e{n}": {"schedule": 60, "jitter": 600} for n in range(20)}
     when: dict[str, list[float]] = {name: [] for name in spread}
@@ -315,9 +382,13 @@ def test_config_that_is_rolled_back_counts_again(world: World) -> None:
 
 def test_entry_whose_arguments_changed_loses_no_slot(world: World) -> None:
     world.add_beat(e={"schedule": 1, "args": (1,)})
-    world.run(5.98)
+    world.run(5.9)
+    world.broker_is_away = True
+    world.run(0.3)  # slot 6 is due, and late
     world.add_beat(e={"schedule": 1, "args": (2,)})
-    world.run(10)
+    world.run(0.8)
+    world.broker_is_away = False
+    world.run(8.3)
     assert world.slots_of("e") == seconds(*range(1, 16))
 
 

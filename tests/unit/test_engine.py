@@ -145,12 +145,28 @@ def test_slots_during_an_outage_of_the_store_come_when_it_is_back(world: World) 
     replicas = [world.add_replica(EVERY_SECOND) for _ in range(2)]
     world.run(5.5)
     world.store.is_away = True
-    world.run(10)
-    assert not any(replica.is_ready for replica in replicas)
+    world.run(1)
+    for _ in range(90):
+        world.run(0.1)
+        assert not any(replica.is_ready for replica in replicas)
     world.store.is_away = False
     world.run(5)
     assert world.slots_of("e") == [float(n) for n in range(1, 21)]
     assert all(replica.is_ready for replica in replicas)
+
+
+def test_outage_is_told_once_when_it_begins_and_once_when_it_ends(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    replica = world.add_replica({"e": IntervalGrid(timedelta(seconds=7))})
+    world.run(6.95)
+    replica.tick()  # a heartbeat may be due just now
+    world.store.is_away = True
+    world.run(10)
+    world.store.is_away = False
+    world.run(5)
+    told = [record.getMessage().split()[0] for record in caplog.records]
+    assert told == ["beat_trouble_began", "beat_trouble_ended"]
 
 
 def test_store_that_goes_away_between_publish_and_record_repeats_nothing_while_we_live(

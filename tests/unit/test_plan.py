@@ -121,3 +121,23 @@ def test_a_member_that_goes_hands_over_only_its_own_entries() -> None:
 
 def test_replica_that_is_no_member_comes_last() -> None:
     assert rank("stranger", ("a", "b"), "entry") == 2
+
+
+def test_no_more_slots_are_planned_than_asked_for_and_the_rest_comes_after_them() -> None:
+    late = CatchUpRule("latest", timedelta(hours=1), timedelta(hours=1))
+    for each in (late, rule("all")):
+        planned = plan(MINUTES, NOON - timedelta(minutes=5), NOON, each, at_most=2)
+        assert planned.publish == minutes_ago(4, 3)
+        assert planned.position == NOON - timedelta(minutes=3)
+        assert planned.next_slot == NOON - timedelta(minutes=2)
+
+
+def test_slot_that_is_put_off_is_the_next_one() -> None:
+    planned = plan(
+        MINUTES, NOON - timedelta(minutes=3), NOON, rule("all"), is_due=lambda slot: slot < NOON
+    )
+    assert planned.publish == minutes_ago(2, 1)
+    assert (planned.position, planned.next_slot) == (NOON - timedelta(minutes=1), NOON)
+    nothing = plan(MINUTES, NOON, NOON + timedelta(minutes=1), rule("all"), is_due=lambda _: False)
+    assert (nothing.publish, nothing.position) == ([], NOON)
+    assert nothing.next_slot == NOON + timedelta(minutes=1)

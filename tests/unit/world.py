@@ -122,6 +122,10 @@ class World:
         self._wakes = [wake for wake in self._wakes if wake[2] is not engine]
         heapq.heapify(self._wakes)
 
+    def wake(self, engine: Engine) -> None:
+        self._names += 1
+        heapq.heappush(self._wakes, (self.seconds, self._names, engine))
+
     def run(self, seconds: float) -> None:
         until = self.seconds + seconds
         while self._wakes and self._wakes[0][0] <= until:
@@ -139,6 +143,7 @@ class World:
 
 class CountingStore(MemoryLeaseStore):
     is_away = False
+    fail_dismissals = False
     claims = 0
     calls = 0
 
@@ -158,6 +163,16 @@ class CountingStore(MemoryLeaseStore):
     def _release(self, releases):  # type: ignore[no-untyped-def]
         self._answer()
         return super()._release(releases)
+
+    def _expired(self, at_most):  # type: ignore[no-untyped-def]
+        self._answer()
+        return super()._expired(at_most)
+
+    def _dismiss(self, grants):  # type: ignore[no-untyped-def]
+        self._answer()
+        if self.fail_dismissals:
+            raise StoreUnavailable("memory", "away")
+        return super()._dismiss(grants)
 
     def _answer(self) -> None:
         self.calls += 1

@@ -11,6 +11,21 @@ local function clock()
   return time[1] * 1000000 + time[2]
 end
 
+-- [owner, fence, ...], with false for what is not recorded.
+local function record_of(key)
+  return cjson.encode(redis.call('HMGET', key, 'owner', 'fence', 'until', 'since', 'position', 'outcome',
+    'heir', 'parked_until', 'takeovers', 'note'))
+end
+
+-- An index, where there is one, has the keys of the leases that are held, by the time they run out.
+local function list(index, key, until_text)
+  if index ~= '' then redis.call('ZADD', index, until_text, key) end
+end
+
+local function unlist(index, key)
+  if index ~= '' then redis.call('ZREM', index, key) end
+end
+
 local function tell_released(prefix, key)
   redis.call('PUBLISH', prefix .. 'released:' .. key:sub(#prefix + 1), '')
 end
@@ -33,17 +48,21 @@ local function for_each_key(answer)
       end
     end
   end
-  local answers, trouble = {}, nil
-  for number = 1, count do
-    for column = 1, #each do
-      local place = each[column]
-      given[place[1]] = ARGV[place[2] + number]
+  local answers, number, trouble = {}, 0, nil
+  local function answer_the_rest()
+    while number < count do
+      number = number + 1
+      for column = 1, #each do
+        local place = each[column]
+        given[place[1]] = ARGV[place[2] + number]
+      end
+      answers[number] = answer(KEYS[number], unpack(given))
     end
-    local is_answer, found = pcall(answer, KEYS[number], unpack(given))
-    if is_answer then
-      answers[number] = found
-    elseif not trouble then
-      trouble = (type(found) == 'table' and found.err or found) .. ': ' .. KEYS[number]
+  end
+  while number < count do
+    local is_done, reason = pcall(answer_the_rest)
+    if not is_done and not trouble then
+      trouble = (type(reason) == 'table' and reason.err or reason) .. ': ' .. KEYS[number]
     end
   end
   if trouble then return redis.error_reply(trouble) end

@@ -44,6 +44,7 @@ class ClusterLink:
     """Routes with redis-py's map of the slots; all masters work on a batch at the same time."""
 
     MOVES = 5
+    lists = 16
 
     def __init__(self, connect: Callable[[], RedisCluster], on_server: OnServer) -> None:
         self._connect = connect

@@ -38,6 +38,9 @@ OnServer = Callable[[int, ServerFacts], None]
 
 
 class Link(Protocol):
+    lists: int
+    """How many indexes to spread what is listed over."""
+
     def exchange(self, command: Command) -> list[Part]:
         """Send it in parts that a server can bear, all of them, then read all. Raises redis-py's
         connection errors."""
@@ -52,6 +55,8 @@ class Link(Protocol):
 
 class PoolLink:
     """One server at a time: a single one, or the master that Sentinel names."""
+
+    lists = 1
 
     def __init__(self, pool: ConnectionPool, on_server: OnServer) -> None:
         self._pool = pool

@@ -1,6 +1,6 @@
 -- A group meets in each hash: until when each member lives, and in the field '' a mark that is lost with
--- the hash. Answers the server's time in µs, mark, [member, ...]; a member with a ttl of 0 leaves, ''
--- only looks.
+-- the hash. Answers the server's time in µs, mark, [member, ...], revision of its book; a member with a ttl
+-- of 0 leaves, '' only looks.
 local now = clock()
 
 return for_each_key(function(key, new_mark, member, ttl)
@@ -26,5 +26,6 @@ return for_each_key(function(key, new_mark, member, ttl)
   elseif member ~= '' then
     redis.call('HDEL', key, member)
   end
-  return text(now) .. ',' .. cjson.encode(mark) .. ',' .. cjson.encode(members)
+  local revision = redis.call('ZREVRANGE', key .. '.order', 0, 0, 'WITHSCORES')[2] or 0
+  return text(now) .. ',' .. cjson.encode(mark) .. ',' .. cjson.encode(members) .. ',' .. text(revision)
 end)

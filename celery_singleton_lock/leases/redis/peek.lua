@@ -1,6 +1,6 @@
--- Answers for each key the server's time in µs and the record: [field, value, ...]
+-- Answers for each key the server's time in µs and the record, see `record_of`
 local now = text(clock()) .. ','
 
 return for_each_key(function(key)
-  return now .. cjson.encode(redis.call('HGETALL', key))
+  return now .. record_of(key)
 end)

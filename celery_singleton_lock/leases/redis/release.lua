@@ -6,7 +6,8 @@ local function append(list, first, second)
   list[#list + 1] = second
 end
 
-local function release(key, owner, fence, is_held, position, outcome, keep_ms, park, heir, undo, prefix)
+local function release(
+  key, owner, fence, is_held, position, outcome, keep_ms, park, heir, undo, index, prefix)
   local record = redis.call('HMGET', key,
     'owner', 'fence', 'position', 'awaited', 'parked_until', 'released')
   -- It may have been given back before, by a call whose reply was lost.
@@ -14,14 +15,14 @@ local function release(key, owner, fence, is_held, position, outcome, keep_ms, p
   local forgotten = is_held == '1' and tonumber(record[2] or 0) < tonumber(fence)
   if not forgotten and (record[1] ~= owner or record[2] ~= fence) then return '0' end
 
-  local written, gone = {'until', '0', 'released', fence, 'takeovers', '0'}, {'note', 'call'}
-  if undo == '1' then written[5], written[6] = nil, nil end
+  local written, gone = {'until', '0', 'released', fence}, {'note', 'call'}
   if forgotten then
     append(written, 'owner', owner)
     append(written, 'fence', fence)
   end
   if record[4] then append(gone, 'awaited') end
   if undo ~= '1' then
+    append(gone, 'takeovers')
     if park ~= '' then
       now = now or clock()
       append(written, 'parked_until', text(now + park))
@@ -41,6 +42,7 @@ local function release(key, owner, fence, is_held, position, outcome, keep_ms, p
   end
   redis.call('HSET', key, unpack(written))
   redis.call('HDEL', key, unpack(gone))
+  unlist(index, key)
   if undo == '1' then
     if forgotten then redis.call('PEXPIRE', key, keep_ms) end
   elseif position ~= '' or not record[3] or redis.call('PTTL', key) < tonumber(keep_ms) then

@@ -2,10 +2,11 @@
 -- Answers 1 renewed | 2 refused | 3 forgotten: no memory of this grant, nor of a later one
 local now = clock()
 
-local function renew(key, owner, fence, ttl, expired_kept_ms)
+local function renew(key, owner, fence, ttl, index, expired_kept_ms)
   local record = redis.call('HMGET', key, 'owner', 'fence', 'until', 'position')
   if record[1] == owner and record[2] == fence and tonumber(record[3] or 0) > now then
     redis.call('HSET', key, 'until', text(now + ttl))
+    list(index, key, text(now + ttl))
     local ms = math.ceil(ttl / 1000) + expired_kept_ms
     if not record[4] or redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ms) end
     return '1'

@@ -19,6 +19,8 @@ from celery_singleton_lock.core.models import (
     Held,
     Lease,
     LeaseRequest,
+    Page,
+    Reading,
     Record,
     Release,
     encode_note,
@@ -33,17 +35,19 @@ from celery_singleton_lock.leases.base import (
     Verdict,
     Watch,
 )
+from celery_singleton_lock.leases.books import REMOVED_KEPT_FOR
 from celery_singleton_lock.leases.rules import microseconds
 
 from . import scripts
 from .links import Link, OnServer, ServerFacts
+from .names import Names
 from .scripts import Command, Word
 from .watch import ReleaseWatch
 
 logger = logging.getLogger(__name__)
 
 _EXPIRED_KEPT_MS: Final = microseconds(EXPIRED_KEPT_FOR) // 1000
-_GLOB: Final = str.maketrans({char: f"\\{char}" for char in "*?[]\\^-"})
+_REMOVED_KEPT: Final = microseconds(REMOVED_KEPT_FOR)
 _JSON: Final = json.JSONDecoder()
 _RENEWALS: Final = {1: Renewal.RENEWED, 2: Renewal.REFUSED, 3: Renewal.FORGOTTEN}
 
@@ -61,11 +65,10 @@ class RedisLeaseStore(LeaseStore):
     ) -> None:
         super().__init__(clock=clock)
         self._name = name
-        self._prefix = f"{prefix}:"
-        self._groups = f"{prefix}.group."
         self._servers: dict[int, ServerFacts] = {}
         self._warned_of_eviction = False
         self._link = open_link(self._met_server)
+        self._names = Names(prefix, self._link.lists)
 
     @property
     def name(self) -> str:
@@ -85,79 +88,118 @@ class RedisLeaseStore(LeaseStore):
                 request.heir or "",
                 encode_note(request.note),
                 "" if request.reclaim is None else request.reclaim,
-                int(request.waiting),
+                1 if request.waiting else 0,
+                self._names.index_of(request.key),
             )
             for request in requests
         ]
-        keys = self._keys([request.key for request in requests])
+        keys = self._names.of([request.key for request in requests])
         command = Command(scripts.ACQUIRE, keys, rows, (_EXPIRED_KEPT_MS, call))
         return [_verdict(*answer) for answer in self._ask(command, 4)]
 
     def _renew(self, leases: Sequence[Lease]) -> list[Renewal]:
-        rows = [(lease.owner, lease.fence, microseconds(lease.ttl)) for lease in leases]
-        keys = self._keys([lease.key for lease in leases])
+        rows = [
+            (lease.owner, lease.fence, microseconds(lease.ttl), self._names.index_of(lease.key))
+            for lease in leases
+        ]
+        keys = self._names.of([lease.key for lease in leases])
         answers = self._ask(Command(scripts.RENEW, keys, rows, (_EXPIRED_KEPT_MS,)))
         return [_RENEWALS[said] for said in answers]
 
     def _restore(self, leases: Sequence[Lease]) -> list[bool]:
         rows = [
-            (lease.owner, lease.fence, microseconds(lease.ttl), encode_note(lease.note))
+            (
+                lease.owner,
+                lease.fence,
+                microseconds(lease.ttl),
+                encode_note(lease.note),
+                self._names.index_of(lease.key),
+            )
             for lease in leases
         ]
-        keys = self._keys([lease.key for lease in leases])
+        keys = self._names.of([lease.key for lease in leases])
         answers = self._ask(Command(scripts.RESTORE, keys, rows, (_EXPIRED_KEPT_MS,)))
         return [said == 1 for said in answers]
 
     def _release(self, releases: Sequence[Release]) -> list[bool]:
-        rows = [_release_row(release) for release in releases]
-        keys = self._keys([release.lease.key for release in releases])
-        answers = self._ask(Command(scripts.RELEASE, keys, rows, (self._prefix,)))
+        rows = [
+            (*_release_row(release), self._names.index_of(release.lease.key)) for release in releases
+        ]
+        keys = self._names.of([release.lease.key for release in releases])
+        answers = self._ask(Command(scripts.RELEASE, keys, rows, (self._names.plain,)))
         return [said == 1 for said in answers]
 
     def _force_release(self, key: str, who: str, why: str) -> Record | None:
-        row = (encode_note({"forced_by": who, "reason": why}), self._prefix)
-        [answer] = self._ask(Command(scripts.FORCE_RELEASE, self._keys([key]), [row]), 2)
+        note = encode_note({"forced_by": who, "reason": why})
+        row = (note, self._names.index_of(key), self._names.plain)
+        [answer] = self._ask(Command(scripts.FORCE_RELEASE, self._names.of([key]), [row]), 2)
         return _record(key, *answer)
 
     def _peek(self, keys: Sequence[str]) -> list[Record | None]:
-        answers = self._ask(Command(scripts.PEEK, self._keys(keys), [()] * len(keys)), 2)
+        answers = self._ask(Command(scripts.PEEK, self._names.of(keys), [()] * len(keys)), 2)
         return [_record(key, *answer) for key, answer in zip(keys, answers, strict=True)]
 
     def _scan(self, prefix: str) -> Iterator[Record]:
-        pattern = f"{(self._prefix + prefix).translate(_GLOB)}*".encode()
-        pages = self._link.scan(pattern)
-        skipped = len(self._prefix.encode())
-        while True:
-            try:
-                page = next(pages, None)
-            except (RedisError, OSError) as error:
-                raise self._unavailable(error) from error
-            if page is None:
-                return
-            records = self._peek([name[skipped:].decode(errors="replace") for name in page])
-            yield from (record for record in records if record)
+        for pattern in self._names.patterns(prefix):
+            pages = self._link.scan(pattern)
+            while True:
+                try:
+                    page = next(pages, None)
+                except (RedisError, OSError) as error:
+                    raise self._unavailable(error) from error
+                if page is None:
+                    break
+                names = [name.decode(errors="replace") for name in page]
+                records = self._peek([self._names.key_of(name) for name in names])
+                yield from (record for record in records if record)
 
-    def _meet(self, group: str, member: str, ttl: timedelta) -> tuple[datetime, str, list[str]]:
-        key = f"{self._groups}{group}".encode()
+    def _expired(self, at_most: int) -> list[Record]:
+        indexes = self._names.indexes
+        answers = self._ask(Command(scripts.EXPIRED, indexes, [(at_most,)] * len(indexes)), 2)
+        found = [
+            _record(self._names.key_of(name), now, fields)
+            for now, listed in answers
+            for name, fields in listed
+        ]
+        records = [record for record in found if record is not None]
+        records.sort(key=lambda record: (record.until, record.key))
+        return records[:at_most]
+
+    def _dismiss(self, grants: Sequence[tuple[str, int]]) -> list[bool]:
+        keys = self._names.of([key for key, _ in grants])
+        rows = [(fence, self._names.index_of(key)) for key, fence in grants]
+        return [said == 1 for said in self._ask(Command(scripts.DISMISS, keys, rows))]
+
+    def _write_pages(self, book: str, pages: Sequence[Page]) -> list[Page]:
+        rows = [(page.name, page.version, int(page.text is None), page.text or "") for page in pages]
+        keys = [self._names.group(book)] * len(pages)
+        answers = self._ask(Command(scripts.WRITE, keys, rows, (_REMOVED_KEPT,)), 2)
+        return [
+            Page(page.name, version, None if text is False else text)
+            for page, (version, text) in zip(pages, answers, strict=True)
+        ]
+
+    def _read_pages(self, book: str, after: int) -> Reading:
+        [(revision, told)] = self._ask(Command(scripts.READ, [self._names.group(book)], [(after,)]), 2)
+        threes = zip(*[iter(told)] * 3, strict=True)
+        pages = [Page(name, version, None if text is False else text) for name, version, text in threes]
+        return Reading(revision, tuple(pages))
+
+    def _meet(self, group: str, member: str, ttl: timedelta) -> tuple[datetime, str, list[str], int]:
         row = (uuid.uuid4().hex, member, microseconds(ttl))
-        [(now, mark, members)] = self._ask(Command(scripts.MEET, [key], [row]), 3)
-        return rules.utc(now), mark, list(members)
+        command = Command(scripts.MEET, [self._names.group(group)], [row])
+        [(now, mark, members, revision)] = self._ask(command, 4)
+        return rules.utc(now), mark, list(members), revision
 
     @contextmanager
     def watch(self, key: str) -> Iterator[Watch]:
-        watch = ReleaseWatch(self._link, self._channel(key))
+        watch = ReleaseWatch(self._link, self._names.channel(key))
         try:
             yield watch
         finally:
             watch.close()
 
     # Ways and means
-
-    def _keys(self, keys: Sequence[str]) -> list[bytes]:
-        return [(self._prefix + key).encode() for key in keys]
-
-    def _channel(self, key: str) -> str:
-        return f"{self._prefix}released:{key}"
 
     def _ask(self, command: Command, width: int = 1) -> list[Any]:
         """What the script answered for each key: a value, or a tuple of `width` values."""
@@ -226,20 +268,21 @@ def _verdict(kind: int, number: int, detail: Any, again: int) -> Verdict:
     return Done(number, detail or None)
 
 
-def _record(key: str, now: int, pairs: Sequence[str]) -> Record | None:
-    if not pairs:
+def _record(key: str, now: int, fields: Sequence[Any]) -> Record | None:
+    """`fields`: as batch.lua lists them; what is not recorded is false."""
+    if not any(fields):
         return None
-    fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    owner, fence, until, since, position, outcome, heir, parked_until, takeovers, note = fields
     row = rules.Row(
-        owner=fields.get("owner", ""),
-        fence=int(fields.get("fence", 0)),
-        until=int(fields.get("until", 0)),
-        since=int(fields.get("since", 0)),
-        position=int(fields["position"]) if "position" in fields else None,
-        outcome=fields.get("outcome"),
-        heir=fields.get("heir"),
-        parked_until=int(fields.get("parked_until", 0)),
-        takeovers=int(fields.get("takeovers", 0)),
-        note=fields.get("note", ""),
+        owner=owner or "",
+        fence=int(fence),
+        until=int(until),
+        since=int(since),
+        position=int(position) if position else None,
+        outcome=outcome or None,
+        heir=heir or None,
+        parked_until=int(parked_until),
+        takeovers=int(takeovers),
+        note=note or "",
     )
     return rules.record(key, row, now)

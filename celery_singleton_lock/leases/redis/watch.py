@@ -17,7 +17,7 @@ class ReleaseWatch:
     LONGEST = timedelta(seconds=5)
     """A message can be lost with its connection: look anyway after this."""
 
-    def __init__(self, link: Link, channel: str) -> None:
+    def __init__(self, link: Link, channel: bytes) -> None:
         self._polling = PollingWatch()
         self._pubsub: PubSub | None = None
         try:

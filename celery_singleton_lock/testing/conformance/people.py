@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from celery_singleton_lock.core.models import Granted, LeaseRequest, RecordState, Release
+from celery_singleton_lock.core.models import Done, Granted, LeaseRequest, RecordState, Release
 from celery_singleton_lock.leases import LeaseStore
 
 from .fixtures import LONG, SHORT, PassTime, StoreFixtures, ask, assert_held, grant
@@ -44,6 +44,76 @@ class BatchFacts(StoreFixtures):
         first, second = store.acquire([LeaseRequest(key, owner, LONG) for owner in ("a", "b")])
         assert isinstance(first, Granted)
         assert_held(second, by="a")
+
+    def test_batch_answers_as_its_requests_would_one_by_one(self, store: LeaseStore, key: str) -> None:
+        """Hundreds that have little in common: nothing of one may get into another."""
+        names = [f"{key}:{number}" for number in range(500)]
+        held, done, free = names[::3], names[1::3], names[2::3]
+        holders = store.acquire([LeaseRequest(name, f"holder of {name}", LONG) for name in held])
+        finished = store.acquire([LeaseRequest(name, "x", LONG) for name in done])
+        assert all(
+            store.release(
+                [
+                    Release(answer.lease, position=number, outcome=f"outcome {number}")
+                    for number, answer in enumerate(finished)
+                    if isinstance(answer, Granted)
+                ]
+            )
+        )
+        answers = store.acquire(
+            [
+                LeaseRequest(name, f"owner of {name}", LONG, position=0, note={"number": number})
+                for number, name in enumerate(names)
+            ]
+        )
+        for name, answer in zip(held, answers[::3], strict=True):
+            assert_held(answer, by=f"holder of {name}")
+        assert answers[1::3] == [Done(number, f"outcome {number}") for number in range(len(done))]
+        granted = [answer.lease for answer in answers if isinstance(answer, Granted)]
+        assert [lease.key for lease in granted] == free
+        records = [record for record in store.peek(names) if record is not None]
+        assert [record.key for record in records] == names
+        assert [record.owner for record in records[2::3]] == [f"owner of {name}" for name in free]
+        assert [record.note for record in records] == [
+            {"number": number} if number % 3 == 2 else {} for number in range(len(names))
+        ]
+        lost = granted[100]
+        store.force_release(lost.key, who="tester", why="to see")
+        leases = [answer.lease for answer in holders if isinstance(answer, Granted)] + granted
+        kept = [lease is not lost for lease in leases]
+        assert store.renew(leases) == kept
+        assert store.release([Release(lease) for lease in leases]) == kept
+
+    def test_each_lease_of_a_batch_has_its_own_ttl(self, store: LeaseStore, key: str) -> None:
+        ttls = [timedelta(minutes=minutes) for minutes in (10, 10, 30, 20, 10)]
+        names = [f"{key}:{number}" for number in range(len(ttls))]
+        asked = [LeaseRequest(name, "a", ttl) for name, ttl in zip(names, ttls, strict=True)]
+        leases = [answer.lease for answer in store.acquire(asked) if isinstance(answer, Granted)]
+
+        def assert_each_has_its_own() -> None:
+            for lease, record, ttl in zip(leases, store.peek(names), ttls, strict=True):
+                assert record is not None
+                for remaining in (lease.remaining, record.remaining):
+                    assert ttl * 0.9 < remaining <= ttl
+
+        assert_each_has_its_own()
+        assert store.renew(leases) == [True] * len(ttls)
+        assert_each_has_its_own()
+
+    def test_key_far_apart_in_a_batch_is_asked_for_in_turn(self, store: LeaseStore, key: str) -> None:
+        others = [LeaseRequest(f"{key}:{number}", "x", LONG) for number in range(600)]
+        first, *_, again, last = store.acquire(
+            [
+                LeaseRequest(key, "a", LONG),
+                *others,
+                LeaseRequest(key, "a", LONG),
+                LeaseRequest(key, "b", LONG),
+            ]
+        )
+        assert isinstance(first, Granted)
+        assert isinstance(again, Granted)
+        assert again.lease.fence == first.lease.fence
+        assert_held(last, by="a")
 
     def test_empty_batch_answers_nothing(self, store: LeaseStore) -> None:
         assert store.acquire([]) == []
