@@ -11,7 +11,6 @@ from .beats import Beats
 CONFIG = """
     import os
     app = Celery("proj", broker=os.environ["BROKER"])
-    app.conf.singleton_lock_url = os.environ["LOCK"]
     app.conf.singleton_slot_ttl = 1.5
     app.conf.result_expires = None
 """
@@ -20,13 +19,11 @@ CONFIG = """
 class DjangoBeats(Beats):
     scheduler = "singleton-django"
 
-    def __init__(self, place: Path, database: Database, *, broker: str, lock: str) -> None:
+    def __init__(self, place: Path, database: Database, *, broker: str) -> None:
         (place / "proj_settings.py").write_text(
             f"DATABASES = {{'default': {dict(database)!r}}}\n"
             "INSTALLED_APPS = ['django_celery_beat']\n"
             "SECRET_KEY = 'of no use'\n"
             "USE_TZ = True\n"
         )
-        super().__init__(
-            place, CONFIG, BROKER=broker, LOCK=lock, DJANGO_SETTINGS_MODULE="proj_settings"
-        )
+        super().__init__(place, CONFIG, BROKER=broker, DJANGO_SETTINGS_MODULE="proj_settings")

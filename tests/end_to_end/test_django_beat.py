@@ -54,8 +54,7 @@ def start_beats(tmp_path: Path, broker: RedisServer) -> Iterator[StartBeats]:
         django_database.use(database)
         for name in "abc":
             every_second(name)
-        lock = f"sqlite:///{tmp_path / 'leases.db'}"
-        beats = DjangoBeats(tmp_path, database, broker=broker.url, lock=lock)
+        beats = DjangoBeats(tmp_path, database, broker=broker.url)
         started.append(beats)
         for _ in range(replicas):
             beats.start()

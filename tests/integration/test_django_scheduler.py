@@ -71,11 +71,14 @@ def test_start_time_in_the_past_does_not_invent_a_past() -> None:
 
 
 def test_crontab_has_a_time_zone_of_its_own_and_keeps_to_its_clock() -> None:
-    entry = entry_of(
-        crontab=CrontabSchedule(minute="30", hour="2", timezone=ZoneInfo("Europe/Berlin")),
-        date_changed=datetime(2026, 3, 27, 12, tzinfo=UTC),
-    )
-    assert slots_of(entry) == [
+    nightly = CrontabSchedule(minute="30", hour="2", timezone=ZoneInfo("Europe/Berlin"))
+    put_back = entry_of(crontab=nightly, date_changed=datetime(2026, 10, 24, 12, tzinfo=UTC))
+    assert slots_of(put_back, 2) == [
+        datetime(2026, 10, 25, 0, 30, tzinfo=UTC),  # 02:30 exists twice there on that day
+        datetime(2026, 10, 26, 1, 30, tzinfo=UTC),
+    ]
+    put_forward = entry_of(crontab=nightly, date_changed=datetime(2026, 3, 27, 12, tzinfo=UTC))
+    assert slots_of(put_forward) == [
         datetime(2026, 3, 28, 1, 30, tzinfo=UTC),
         datetime(2026, 3, 29, 1, 30, tzinfo=UTC),  # 02:30 does not exist there on that day
         datetime(2026, 3, 30, 0, 30, tzinfo=UTC),
@@ -262,12 +265,22 @@ def test_expired_row_is_disabled_after_its_last_slot(start_beat: StartBeat) -> N
     assert timezone.now() >= expires
 
 
+def test_one_off_that_came_due_days_ago_is_published(start_beat: StartBeat) -> None:
+    then = timezone.now() - timedelta(days=2)
+    clocked = ClockedSchedule.objects.create(clocked_time=then)
+    PeriodicTask.objects.create(name="e", task="t", clocked=clocked, one_off=True)
+    PeriodicTask.objects.update(date_changed=then - SECOND)  # no beat ran since
+    beat = start_beat()
+    beat.tick_until(lambda: not row("e").enabled)
+    assert beat.slots("e") == [then]
+
+
 def test_one_off_of_a_replica_that_died_before_it_wrote_so_is_disabled_by_another(
     start_beat: StartBeat,
 ) -> None:
     every_second("e", one_off=True)
     dead = start_beat()
-    dead.scheduler._clerk._write = lambda: False  # type: ignore[method-assign]
+    dead.scheduler._clerk._write = lambda: None  # type: ignore[method-assign]
     dead.tick_until(lambda: dead.slots("e"))
     assert row("e").enabled
     beat = start_beat()

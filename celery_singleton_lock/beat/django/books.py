@@ -32,9 +32,8 @@ class Ran:
 class Books:
     """Not yet written: `ran`, by the primary key of the row, and `over`, by the entry's name."""
 
-    def __init__(self, model: Any, changes: Any) -> None:
+    def __init__(self, model: Any) -> None:
         self._model = model
-        self._changes = changes
         self.ran: dict[Any, Ran] = {}
         self.over: dict[str, RowEntry] = {}
 
@@ -42,11 +41,10 @@ class Books:
         ran = self.ran.get(row)
         self.ran[row] = ran.and_at(slot) if ran else Ran(1, slot)
 
-    def write(self) -> bool:
-        """Write all. What was written is forgotten, also when the rest could not be. True if rows were
-        disabled by that."""
+    def write(self) -> None:
+        """Write all. What was written is forgotten, also when the rest could not be."""
         self._write_runs()
-        return self._write_ends()
+        self._write_ends()
 
     def _write_runs(self) -> None:
         alike: dict[Ran, list[Any]] = defaultdict(list)
@@ -70,19 +68,17 @@ class Books:
             ),
         )
 
-    def _write_ends(self) -> bool:
-        disabled = 0
+    def _write_ends(self) -> None:
+        """Not announced as a change: every replica knows that it is over, and need not read all rows
+        for that."""
         for name, entry in list(self.over.items()):
             row = entry.model
             # Only as it was when it ran: somebody may have given it a new time since.
             same = self._model._default_manager.filter(
                 pk=row.pk, enabled=True, date_changed=row.date_changed
             )
-            disabled += same.update(enabled=False, date_changed=_time_of_end(entry))
+            same.update(enabled=False, date_changed=_time_of_end(entry))
             del self.over[name]
-        if disabled:
-            self._changes.update_changed()
-        return disabled > 0
 
 
 def _time_of_end(entry: RowEntry) -> datetime:

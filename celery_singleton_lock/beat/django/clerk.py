@@ -103,16 +103,15 @@ class Clerk:
             self._prepare()
             self._is_prepared = True
         self._follow()
-        if self._write():
-            self._follow()
+        self._write()
 
-    def _write(self) -> bool:
+    def _write(self) -> None:
         while self._ran:
             self._books.add(*self._ran.popleft())
         while self._over:
             entry = self._over.popleft()
             self._books.over[entry.name] = entry
-        return self._books.write()
+        self._books.write()
 
     def _follow(self) -> None:
         began = boottime()

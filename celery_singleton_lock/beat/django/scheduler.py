@@ -38,7 +38,7 @@ class SingletonDatabaseScheduler(SingletonSchedulerMixin, DatabaseScheduler):  #
     def __init__(self, app: Any, *args: Any, **kwargs: Any) -> None:
         self._ending: dict[str, tuple[RowEntry, PlannedEntry]] = {}
         self._clerk = Clerk(
-            Books(self.Model, self.Changes),
+            Books(self.Model),
             prepare=self._write_configured,
             last_change=self.Changes.last_change,
             read=self.enabled_models,
@@ -63,7 +63,10 @@ class SingletonDatabaseScheduler(SingletonSchedulerMixin, DatabaseScheduler):  #
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         wait = super().tick(*args, **kwargs)
-        self._note_ends()
+        try:
+            self._note_ends()
+        except Exception:
+            logger.exception("django_ends_not_noted")
         return wait
 
     def plan_entry(self, entry: RowEntry) -> PlannedEntry:
@@ -80,7 +83,7 @@ class SingletonDatabaseScheduler(SingletonSchedulerMixin, DatabaseScheduler):  #
         return planned
 
     def after_publish(self, due: Due) -> None:
-        entry = self.schedule.get(due.entry)
+        entry = self._followed.get(due.entry)
         if entry is not None:
             self._clerk.note_run(entry, due.slot)
 
@@ -106,9 +109,14 @@ class SingletonDatabaseScheduler(SingletonSchedulerMixin, DatabaseScheduler):  #
         self.install_default_entries(None)
         self.update_from_dict(self.app.conf.beat_schedule)
 
+    @property
+    def _followed(self) -> Mapping[str, RowEntry]:
+        """The schedule of this tick. The clerk may have a newer one by now."""
+        return self._roster.static if self._roster else {}
+
     def _note_ends(self) -> None:
         """Also of what another replica published: that one may have died before it wrote so."""
-        schedule = self.schedule
+        schedule = self._followed
         for name, (entry, planned) in list(self._ending.items()):
             if schedule.get(name) is not entry:
                 del self._ending[name]
