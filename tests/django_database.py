@@ -49,9 +49,14 @@ def on_server(server: PostgresServer) -> Database:
 def use(database: Database) -> None:
     """Talk to this database from now on, and have the tables there."""
     set_up()
-    connections["default"].close()
+    leave()
     connections.settings["default"] = connections.configure_settings({"default": dict(database)})[
         "default"
     ]
     del connections["default"]
     call_command("migrate", verbosity=0)
+
+
+def leave() -> None:
+    """Close what is open, before the database goes away."""
+    connections["default"].close()

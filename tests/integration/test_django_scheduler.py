@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -19,7 +20,7 @@ from tests import django_database
 
 django_database.set_up()
 
-from django.test import override_settings  # noqa: E402
+from django.conf import settings  # noqa: E402
 from django.utils import timezone  # noqa: E402
 from django_celery_beat.models import (  # noqa: E402
     ClockedSchedule,
@@ -31,7 +32,7 @@ from django_celery_beat.models import (  # noqa: E402
 )
 
 from celery_singleton_lock.beat.django import SingletonDatabaseScheduler  # noqa: E402
-from celery_singleton_lock.beat.django.row import RowEntry  # noqa: E402
+from celery_singleton_lock.beat.django.row import RowEntry, as_django  # noqa: E402
 
 MADE = datetime(2026, 11, 18, 12, 0, 30, tzinfo=UTC)  # a Wednesday
 SECOND = timedelta(seconds=1)
@@ -85,6 +86,12 @@ def test_crontab_has_a_time_zone_of_its_own_and_keeps_to_its_clock() -> None:
     ]
 
 
+def test_crontab_of_every_hour_goes_on_every_hour_where_the_clocks_are_put_back() -> None:
+    hourly = CrontabSchedule(minute="30", timezone=ZoneInfo("Europe/Berlin"))
+    entry = entry_of(crontab=hourly, date_changed=datetime(2026, 10, 25, 0, 0, tzinfo=UTC))
+    assert [slot.hour for slot in slots_of(entry)] == [0, 1, 2]
+
+
 def test_crontab_begins_with_the_start_time() -> None:
     start = datetime(2026, 11, 20, 0, 0, tzinfo=UTC)
     entry = entry_of(crontab=CrontabSchedule(minute="0", hour="6"), start_time=start)
@@ -120,18 +127,16 @@ def test_what_ran_already_does_not_run_again_on_a_store_that_knows_nothing() -> 
     assert slots_of(entry_of(interval=minutely, last_run_at=ran, one_off=True)) == []
 
 
-def test_times_without_a_zone_are_in_the_zone_of_django() -> None:
+def test_times_without_a_zone_are_in_the_zone_of_django(monkeypatch: pytest.MonkeyPatch) -> None:
     def local(hour: int) -> datetime:
         return datetime(2026, 11, 18, hour)  # noqa: DTZ001 - that is the case
 
-    with override_settings(USE_TZ=False, TIME_ZONE="Asia/Tokyo"):
-        timezone.get_default_timezone.cache_clear()
-        try:
-            clocked = ClockedSchedule(clocked_time=local(20))
-            entry = entry_of(clocked=clocked, one_off=True, date_changed=local(10))
-        finally:
-            timezone.get_default_timezone.cache_clear()
+    monkeypatch.setattr(settings, "USE_TZ", False)
+    monkeypatch.setattr(timezone, "get_current_timezone", lambda: ZoneInfo("Asia/Tokyo"))
+    clocked = ClockedSchedule(clocked_time=local(20))
+    entry = entry_of(clocked=clocked, one_off=True, date_changed=local(10))
     assert slots_of(entry) == [datetime(2026, 11, 18, 11, tzinfo=UTC)]
+    assert as_django(datetime(2026, 11, 18, 11, tzinfo=UTC)) == local(20)
 
 
 # The scheduler, ticked by hand
@@ -141,6 +146,13 @@ def test_times_without_a_zone_are_in_the_zone_of_django() -> None:
 def broker() -> Iterator[RedisServer]:
     with RedisServer() as server:
         yield server
+
+
+def until(fact: Callable[[], Any], wait: Callable[[], float] = lambda: 0.05) -> None:
+    give_up_at = time.monotonic() + 20
+    while not fact():
+        assert time.monotonic() < give_up_at, "did not happen in time"
+        time.sleep(wait())
 
 
 class Beat:
@@ -154,11 +166,8 @@ class Beat:
         self.scheduler = SingletonDatabaseScheduler(self.app)
         self._broker = broker
 
-    def tick_until(self, fact: Callable[[], Any], within: float = 20.0) -> None:
-        give_up_at = time.monotonic() + within
-        while not fact():
-            assert time.monotonic() < give_up_at, "did not happen in time"
-            time.sleep(min(self.scheduler.tick(), 0.05))
+    def tick_until(self, fact: Callable[[], Any]) -> None:
+        until(fact, lambda: min(self.scheduler.tick(), 0.05))
 
     def messages(self, queue: str = "celery") -> list[dict[str, Any]]:
         client: Any = self._broker.connect()
@@ -186,6 +195,7 @@ def start_beat(tmp_path: Path, broker: RedisServer) -> Iterator[StartBeat]:
     yield start
     for beat in started:
         beat.scheduler.close()
+    django_database.leave()
 
 
 def every_second(name: str, **fields: Any) -> Any:
@@ -300,6 +310,20 @@ def test_one_off_that_was_given_a_new_time_meanwhile_is_not_disabled(start_beat:
     beat.tick_until(lambda: beat.scheduler.schedule["e"] is not stale)
     beat.scheduler.close()
     assert row("e").enabled
+
+
+def test_other_arguments_leave_out_no_slot_that_is_still_to_be_published(start_beat: StartBeat) -> None:
+    every_second("e")
+    beat = start_beat()
+    beat.tick_until(lambda: beat.slots("e"))
+    known = beat.scheduler.schedule
+    time.sleep(2)  # two slots come due, and nobody ticks
+    changed = row("e")
+    changed.args = "[2]"
+    changed.save()
+    until(lambda: beat.scheduler.schedule is not known)
+    beat.tick_until(lambda: len(beat.slots("e")) >= 5)
+    assert {b - a for a, b in pairwise(beat.slots("e"))} == {SECOND}
 
 
 def test_resumed_row_begins_then_also_for_a_replica_that_starts_later(start_beat: StartBeat) -> None:
