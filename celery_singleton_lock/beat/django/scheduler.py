@@ -126,8 +126,9 @@ class SingletonDatabaseScheduler(SingletonSchedulerMixin, DatabaseScheduler):  #
 
 
 def _is_over(entry: RowEntry, planned: PlannedEntry) -> bool:
-    has_no_more = planned.position is not None and (
-        # By our own clock, which may be wrong: nothing is left to be published anyway.
-        entry.slot is not None or (entry.expires is not None and entry.expires <= datetime.now(UTC))
-    )
-    return has_no_more and planned.position is not None and planned.grid.next(planned.position) is None
+    if planned.position is None:
+        return False
+    if entry.slot is None and (entry.expires is None or entry.expires > datetime.now(UTC)):
+        # By our own clock, which may be wrong: before it has no slot left, nothing is over anyway.
+        return False
+    return planned.grid.next(planned.position) is None
