@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from celery_singleton_lock.core.clock import Clock, boottime
@@ -101,6 +101,11 @@ class Engine:
     def is_ready(self) -> bool:
         """Whether the last tick reached the store and the broker."""
         return self._trouble is None and self._company.is_met
+
+    @property
+    def now(self) -> datetime | None:
+        """The store's time; None before the store was reached."""
+        return self._company.now() if self._company.is_met else None
 
     def tick(self) -> float:
         """Do all that is due now; return the seconds until something may be due again."""

@@ -72,8 +72,9 @@ def _refuse_unknown(given: Mapping[str, Any]) -> None:
 
 
 def grid_for(entry: Any) -> Grid:
-    """The slots of an entry of any class."""
-    grid = grid_of(entry.schedule)
+    """The slots of an entry of any class: its `grid`, if it has one, else those of its schedule."""
+    own: Grid | None = getattr(entry, "grid", None)
+    grid = own or grid_of(entry.schedule)
     start, end = getattr(entry, "start", None), getattr(entry, "end", None)
     return BoundedGrid(grid, start, end) if start or end else grid
 

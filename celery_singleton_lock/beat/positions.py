@@ -67,8 +67,11 @@ class Positions:
             known = max(filter(None, (recorded, entry.position, entry.begins)), default=None)
             if known is None and entry.first_seen is None:
                 unknown.append(entry)
-            elif known is None or (
-                entry.position is not None and (recorded is None or recorded < entry.position)
+            elif (
+                known is None
+                or (entry.position is not None and (recorded is None or recorded < entry.position))
+                # A replica that starts later may not know that it was resumed, and when.
+                or (entry.begins is not None and recorded is not None and recorded < entry.begins)
             ):
                 to_record.append(entry)
             entry.position = known or entry.first_seen

@@ -32,7 +32,8 @@ class SingletonSchedulerMixin:
     bases. What is due, and who publishes it, is decided here; where the entries come from is the
     other class's affair.
 
-    `schedule` of that class is looked at before every tick. A new mapping is a new schedule.
+    `schedule` of that class is looked at before every tick. A new mapping is a new schedule. While it
+    raises, the last one is kept to.
     """
 
     app: Any
@@ -43,6 +44,7 @@ class SingletonSchedulerMixin:
         self._engine: Engine | None = None
         self._publisher: Publisher | None = None
         self._roster: Roster | None = None
+        self._cannot_read = False
         self._settings = Settings.from_app(app)
         super().__init__(app, *args, lazy=lazy, **kwargs)  # type: ignore[call-arg]
 
@@ -52,7 +54,8 @@ class SingletonSchedulerMixin:
         return plan_entry(entry, self._settings, self.app.main or "")
 
     def after_publish(self, due: Due) -> None:
-        """Called for every slot that was published by this replica, for books of the other class."""
+        """Called for every slot that was published by this replica, for books of the other class. Keep
+        it short: others wait to be published. Errors in it are logged."""
 
     def tick(self, *_: Any, **__: Any) -> float:
         """Do all that is due; return the seconds until the next tick. Never raises: an exception from
@@ -83,15 +86,35 @@ class SingletonSchedulerMixin:
         """For beat's banner."""
         return f"    . leases -> {redact_all(self._settings.lock_url)}"
 
+    def _after_publish(self, due: Due) -> None:
+        try:
+            self.after_publish(due)
+        except Exception:
+            # Raised from here it would look as though nothing was published, and all be sent again.
+            logger.exception("beat_books_not_kept entry=%r slot=%s", due.entry, due.slot.isoformat())
+
+    def _known_schedule(self) -> Any:
+        try:
+            schedule = self.schedule
+        except Exception:
+            if self._roster is None:
+                raise
+            if not self._cannot_read:
+                logger.exception("beat_schedule_not_read")
+            self._cannot_read = True
+            return self._roster.static
+        self._cannot_read = False
+        return schedule
+
     def _running_engine(self) -> Engine:
-        schedule = self.schedule
+        schedule = self._known_schedule()
         if self._engine is None or self._roster is None:
             self._roster = Roster(self.app, self._settings, schedule)
             self._publisher = Publisher(
                 self.app,
                 self._roster.entry_of,
                 on_refused=_telling_why("refused"),
-                on_published=self.after_publish,
+                on_published=self._after_publish,
             )
             self._engine = self._new_engine(self._roster, self._publisher)
             self._engine.follow(map(self.plan_entry, schedule.values()))
