@@ -46,6 +46,8 @@ class KeepAlive:
     """
 
     LOOK_EVERY = 0.05
+    REST_AFTER = 100
+    """Looks without a lease to look at, before the watching thread goes to rest."""
     RETRY_AFTER = 0.5
 
     def __init__(self, store: LeaseStore, *, clock: Clock = boottime) -> None:
@@ -56,7 +58,13 @@ class KeepAlive:
         _survive_forks(self)
 
     def _begin(self) -> None:
-        self._changed = threading.Condition()
+        # A thread that is woken takes the interpreter from the holder of the lease, for longer than
+        # all the rest of `guard` takes: each has a condition of its own, and is seldom told.
+        self._lock = threading.Lock()
+        self._to_renew = threading.Condition(self._lock)
+        self._to_watch = threading.Condition(self._lock)
+        self._renewer_wakes_at = float("-inf")
+        self._is_watcher_at_rest = False
         self._reclaiming = threading.Lock()
         self._guards: dict[int, _Guard] = {}
         self._threads: list[threading.Thread] = []
@@ -85,14 +93,17 @@ class KeepAlive:
             on_overdue=on_overdue,
         )
         self._plan(guard, now)
-        with self._changed:
+        with self._lock:
             self._guards[id(lease)] = guard
             self._start_threads()
-            self._changed.notify_all()
+            if guard.renew_at < self._renewer_wakes_at:
+                self._to_renew.notify()
+            if self._is_watcher_at_rest:
+                self._to_watch.notify()
 
     def forget(self, lease: Lease) -> None:
         """Let `lease` alone: call this before it is released. Harmless if it is not guarded."""
-        with self._changed:
+        with self._lock:
             guard = self._guards.pop(id(lease), None)
         if guard is not None and not lease.is_held:
             # It may be on its way to a new fence, and must not be released under the old one.
@@ -102,7 +113,7 @@ class KeepAlive:
     @property
     def leases(self) -> list[Lease]:
         """The leases in keeping."""
-        with self._changed:
+        with self._lock:
             return [guard.lease for guard in self._guards.values()]
 
     def _plan(self, guard: _Guard, now: float) -> None:
@@ -123,13 +134,15 @@ class KeepAlive:
     # The watching thread
 
     def _keep_watching(self) -> None:
+        idle_looks = 0
         while True:
-            with self._changed:
-                while not self._guards:
-                    self._changed.wait()
+            with self._lock:
+                idle_looks = 0 if self._guards else idle_looks + 1
+                if idle_looks > self.REST_AFTER:
+                    self._rest()
                 # A short nap even when deadlines are far: the monotonic clock that times it stands
                 # still while the machine sleeps, and the deadline does not.
-                self._changed.wait(self.LOOK_EVERY)
+                self._to_watch.wait(self.LOOK_EVERY)
                 now = self._clock()
                 passed = [
                     guard
@@ -145,11 +158,17 @@ class KeepAlive:
                 for guard in overdue:
                     guard.overdue_at = float("inf")
                 if passed:
-                    self._changed.notify_all()
+                    self._to_renew.notify()
             for guard in passed:
                 self._tell(guard)
             for guard in overdue:
                 _tell_overdue(guard)
+
+    def _rest(self) -> None:
+        while not self._guards:
+            self._is_watcher_at_rest = True
+            self._to_watch.wait()
+        self._is_watcher_at_rest = False
 
     def _tell(self, guard: _Guard) -> None:
         lease = guard.lease
@@ -182,7 +201,8 @@ class KeepAlive:
                 logger.exception("keep_alive_failed")
 
     def _wait_for_due(self) -> list[_Guard]:
-        with self._changed:
+        with self._lock:
+            self._renewer_wakes_at = float("-inf")
             while True:
                 now = self._clock()
                 guards = [guard for guard in self._guards.values() if not guard.lease.is_released]
@@ -195,14 +215,15 @@ class KeepAlive:
                         if guard.renew_at - guard.lease.ttl.total_seconds() / 6 <= now
                     ]
                 next_due = min((guard.renew_at for guard in guards), default=float("inf"))
-                self._changed.wait(None if next_due == float("inf") else next_due - now)
+                self._renewer_wakes_at = next_due
+                self._to_renew.wait(None if next_due == float("inf") else next_due - now)
 
     def _renew(self, guards: Sequence[_Guard]) -> None:
         if not guards:
             return
         asked_at = self._clock()
         renewed = self._store.renew([guard.lease for guard in guards])
-        with self._changed:
+        with self._lock:
             for guard, kept in zip(guards, renewed, strict=True):
                 if kept:
                     guard.incarnation = self._store.incarnation
@@ -210,7 +231,6 @@ class KeepAlive:
                 elif not guard.lease.is_released:
                     # The store says that it is gone, before our own deadline.
                     guard.lease.lapse()
-            self._changed.notify_all()
 
     def _reclaim(self, guards: Sequence[_Guard]) -> None:
         if not guards:
@@ -231,14 +251,14 @@ class KeepAlive:
             self._give_up(guard)
 
     def _regain(self, guard: _Guard, anew: Lease) -> None:
-        with self._changed:
+        with self._lock:
             guard.lease.regain(anew.fence, anew.deadline)
             guard.is_told = False
             self._plan(guard, self._clock())
         logger.warning("lease_regained key=%r fence=%d", anew.key, anew.fence)
 
     def _give_up(self, guard: _Guard) -> None:
-        with self._changed:
+        with self._lock:
             told, guard.is_told = guard.is_told, True
             guard.renew_at = float("inf")
             guard.lease.lapse()
@@ -246,18 +266,18 @@ class KeepAlive:
             self._tell(guard)
 
     def _retry_soon(self, guards: Sequence[_Guard]) -> None:
-        with self._changed:
+        with self._lock:
             now = self._clock()
             for guard in guards:
                 ttl = guard.lease.ttl.total_seconds()
                 guard.renew_at = now + min(self.RETRY_AFTER, ttl / 6)
 
     def _renew_all_soon(self) -> None:
-        with self._changed:
+        with self._lock:
             now = self._clock()
             for guard in self._guards.values():
                 guard.renew_at = min(guard.renew_at, now)
-            self._changed.notify_all()
+            self._to_renew.notify()
 
     def _log_trouble(self, error: StoreUnavailable | None) -> None:
         if (error is not None) != self._in_trouble:
