@@ -6,6 +6,7 @@
     ├── ConfigurationError        a setting or an argument is wrong; also a ValueError
     ├── StoreUnavailable          the store did not answer, or refused to serve
     ├── LockNotAcquired           ``singleton_lock`` waited in vain; also a TimeoutError
+    ├── LetterNotSent             a dead letter was not confirmed by the broker
     └── LeaseLost                 the lease may be somebody else's by now
         └── LeaseReleased         the lease was given back by its own holder
 
@@ -52,6 +53,24 @@ class LockNotAcquired(SingletonError, TimeoutError):
         return (
             f"lock {self.key!r} is held by {self.holder}; gave up after {self.waited_seconds:.1f} s. "
             "Wait longer (wait=...), or treat this as 'somebody else is doing it'"
+        )
+
+
+class LetterNotSent(SingletonError):
+    """The broker did not confirm a dead letter: the message it is about must stay where it is.
+
+    Whether the letter is in the queue is unknown: send it again, a repeat has the same id.
+    """
+
+    def __init__(self, queue: str, reason: str) -> None:
+        super().__init__(queue, reason)
+        self.queue = queue
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"dead letter not sent to queue {self.queue!r}: {self.reason}. Keep the message and send "
+            "the letter again; if this lasts, see that the broker is up and that queue takes messages"
         )
 
 

@@ -50,3 +50,9 @@ slot_missed: Final = Signal(
     'A slot was not published, and will not be. Facts: ``entry``, ``slot``, ``reason`` ("too old": '
     'the catch-up rule says so; "refused": its arguments cannot be sent).',
 )
+
+run_dead_lettered: Final = Signal(
+    "run_dead_lettered",
+    "A message was put among the dead letters, where it stays until somebody replays or purges it. "
+    "Facts: ``letter`` (a `Letter`: its id, reason, run_id, task, exception, attempts and so on).",
+)
