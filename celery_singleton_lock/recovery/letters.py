@@ -126,7 +126,7 @@ class Letter:
     @classmethod
     def from_message(cls, message: Any) -> Letter:
         """Read what `to_message` wrote. What somebody else put into the queue is a letter, too."""
-        facts = (message.headers or {}).get(names.LETTER)
+        facts = message.headers.get(names.LETTER) if isinstance(message.headers, Mapping) else None
         if not isinstance(facts, Mapping) or facts.get("reason") not in REASONS or not facts.get("id"):
             return cls.about(message, FOREIGN, now=datetime.fromtimestamp(0, UTC))
         original = Original.of(message)

@@ -34,12 +34,14 @@ class Original:
     def of(cls, message: Any) -> Original:
         """Of a kombu message of any transport, also one that cannot be decoded."""
         headers = {
-            name: value for name, value in (message.headers or {}).items() if name not in _OF_REDELIVERY
+            name: value
+            for name, value in _mapping(message.headers).items()
+            if name not in _OF_REDELIVERY
         }
         if not message.errors:
             # kombu has decompressed the body by now. With an error it is still compressed.
             headers.pop("compression", None)
-        properties, place = message.properties or {}, message.delivery_info or {}
+        properties, place = _mapping(message.properties), _mapping(message.delivery_info)
         return cls(
             body=_as_bytes(message.body, message.content_encoding),
             headers=headers,
@@ -86,6 +88,20 @@ def fingerprint(original: Original, message: Any) -> str:
     ]
     text = json.dumps(facts, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode(errors="replace") + b"\0" + original.body).hexdigest()
+
+
+def queue_of(app: Any, message: Any) -> str | None:
+    """The queue of the app that the message came through; None if it has none of that kind."""
+    place = _mapping(message.delivery_info)
+    exchange, routing_key = place.get("exchange") or "", place.get("routing_key") or ""
+    for queue in app.amqp.queues.values():
+        if (queue.exchange.name, queue.routing_key) == (exchange, routing_key):
+            return str(queue.name)
+    return str(routing_key) or None if not exchange else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _as_bytes(body: object, encoding: str | None) -> bytes:
