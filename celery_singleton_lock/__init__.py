@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_singleton_lock.bootstrap import singleton_lock
 from celery_singleton_lock.core.errors import (
+    BrokerUnavailable,
     ConfigurationError,
     LeaseLost,
     LeaseReleased,
@@ -33,6 +34,7 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "FINISHED",
+    "BrokerUnavailable",
     "ConfigurationError",
     "Done",
     "Granted",

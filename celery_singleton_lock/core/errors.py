@@ -6,6 +6,7 @@
     ├── ConfigurationError        a setting or an argument is wrong; also a ValueError
     ├── StoreUnavailable          the store did not answer, or refused to serve
     ├── LockNotAcquired           ``singleton_lock`` waited in vain; also a TimeoutError
+    ├── BrokerUnavailable         the broker did not answer, or refused to serve
     ├── LetterNotSent             a dead letter was not confirmed by the broker
     └── LeaseLost                 the lease may be somebody else's by now
         └── LeaseReleased         the lease was given back by its own holder
@@ -54,6 +55,10 @@ class LockNotAcquired(SingletonError, TimeoutError):
             f"lock {self.key!r} is held by {self.holder}; gave up after {self.waited_seconds:.1f} s. "
             "Wait longer (wait=...), or treat this as 'somebody else is doing it'"
         )
+
+
+class BrokerUnavailable(SingletonError):
+    """Nothing, or not all, was confirmed: what was asked for must be asked for again."""
 
 
 class LetterNotSent(SingletonError):

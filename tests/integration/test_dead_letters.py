@@ -6,101 +6,31 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import Celery
 from kombu.connection import Connection
-from kombu.message import Message
 
 from celery_singleton_lock.core.errors import LetterNotSent
 from celery_singleton_lock.core.signals import run_dead_lettered
 from celery_singleton_lock.recovery.dead_letters import DeadLetters, announce, dead_letters_of
 from celery_singleton_lock.recovery.letters import Letter
-from celery_singleton_lock.settings import Settings
-from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer, TcpProxy
-from tests.support import start_or_skip
+from celery_singleton_lock.testing.servers import RabbitMQServer, TcpProxy
+from tests.integration.letter_brokers import (
+    QUEUE,
+    app_on,
+    forget,
+    letter_on,
+    letters_on,
+    own_broker,
+    plain_letter,
+    received,
+    through,
+    waiting,
+)
 
-QUEUE = "dead-letters"
 SECRET = "n0t-for-logs"
-
-
-@pytest.fixture(params=["redis", "rabbitmq"])
-def broker_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "rabbitmq":
-        url = request.getfixturevalue("rabbitmq").url
-    else:
-        url = request.getfixturevalue("valkey").url
-    yield url
-    forget(url)
-
-
-def forget(url: str) -> None:
-    """Delete the queue of letters, with all that is in it."""
-    with Connection(url) as connection:
-        channel = connection.default_channel
-        channel.queue_purge(QUEUE) if url.startswith("redis") else channel.queue_delete(QUEUE)
-
-
-def app_on(url: str, **settings: Any) -> Celery:
-    app = Celery("letters", broker=url, set_as_current=False)
-    app.conf.singleton_lock_url = "memory://"
-    app.conf.update(settings)
-    return app
-
-
-@pytest.fixture
-def dead_letters(broker_url: str) -> Iterator[DeadLetters]:
-    letters = letters_on(broker_url)
-    yield letters
-    letters.close()
-
-
-@contextmanager
-def own_broker(like: str) -> Iterator[RabbitMQServer | RedisServer]:
-    """A server of the same kind, for a test that hurts it."""
-    if like.startswith("amqp"):
-        server: RabbitMQServer | RedisServer = RabbitMQServer()
-    else:
-        server = RedisServer("valkey", persistent=True)
-    try:
-        yield start_or_skip(server)
-    finally:
-        server.stop()
-
-
-def letters_on(url: str, **settings: Any) -> DeadLetters:
-    app = app_on(url, **settings)
-    return DeadLetters(app, Settings.from_app(app))
-
-
-def received(url: str, count: int = 1) -> list[Any]:
-    """Messages as a worker gets them from the broker, each sent by Celery itself."""
-    app = app_on(url)
-    for number in range(count):
-        app.send_task("proj.report", [number], task_id=f"run-{number}", queue="work")
-    with Connection(url) as connection:
-        queue = app.amqp.queues["work"](connection.default_channel)
-        messages = [queue.get() for _ in range(count)]
-        for message in messages:
-            message.ack()
-    return messages
-
-
-def waiting(url: str) -> list[Letter]:
-    """All letters in the queue, which are taken from it."""
-    with Connection(url) as connection:
-        channel = connection.default_channel
-        found = []
-        while (message := channel.basic_get(QUEUE, no_ack=True)) is not None:
-            found.append(Letter.from_message(channel.message_to_python(message)))
-        return found
-
-
-def letter_on(url: str) -> Letter:
-    return Letter.about(received(url)[0], "failed", exception=ValueError("no"), attempts=6)
 
 
 def test_letter_that_was_sent_is_in_the_queue_as_it_was(
@@ -168,24 +98,6 @@ def test_letter_that_the_broker_refuses_is_not_called_sent(rabbitmq: RabbitMQSer
     forget(rabbitmq.url)
 
 
-def through(proxy: TcpProxy, url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    path = rest.partition("/")[2]
-    login = f"guest:guest@127.0.0.1:{proxy.port}" if scheme == "amqp" else f"127.0.0.1:{proxy.port}"
-    return f"{scheme}://{login}/{path}"
-
-
-def port_of(url: str) -> int:
-    return int(url.partition("127.0.0.1:")[2].partition("/")[0])
-
-
-@pytest.fixture
-def proxy(broker_url: str) -> Iterator[TcpProxy]:
-    proxy = TcpProxy(port_of(broker_url)).start()
-    yield proxy
-    proxy.stop()
-
-
 def test_connection_that_died_meanwhile_is_replaced(broker_url: str, proxy: TcpProxy) -> None:
     letters, first, second = (
         letters_on(through(proxy, broker_url)),
@@ -236,11 +148,6 @@ def test_error_names_no_password() -> None:
     with pytest.raises(LetterNotSent) as raised:
         letters.send(plain_letter())
     assert SECRET not in str(raised.value)
-
-
-def plain_letter() -> Letter:
-    headers = {"id": "run-1", "task": "proj.report"}
-    return Letter.about(Message(body=b"", headers=headers, delivery_tag="1"), "invalid")
 
 
 def test_threads_that_send_at_once_lose_no_letter(dead_letters: DeadLetters, broker_url: str) -> None:
