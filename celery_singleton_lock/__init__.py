@@ -1,5 +1,6 @@
 """Run every scheduled Celery task once, on any number of replicas, and lose none."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from celery_singleton_lock.bootstrap import singleton_lock
@@ -29,6 +30,8 @@ from celery_singleton_lock.leases import LeaseStore, open_store
 
 if TYPE_CHECKING:
     from celery_singleton_lock.beat.scheduler import SingletonScheduler
+    from celery_singleton_lock.recovery.dead_letters import DeadLetters, dead_letters_of
+    from celery_singleton_lock.recovery.letters import Letter
 
 __version__ = "0.1.0.dev0"
 
@@ -36,6 +39,7 @@ __all__ = [
     "FINISHED",
     "BrokerUnavailable",
     "ConfigurationError",
+    "DeadLetters",
     "Done",
     "Granted",
     "Held",
@@ -44,6 +48,7 @@ __all__ = [
     "LeaseReleased",
     "LeaseRequest",
     "LeaseStore",
+    "Letter",
     "LetterNotSent",
     "LockNotAcquired",
     "Park",
@@ -54,15 +59,22 @@ __all__ = [
     "SingletonScheduler",
     "StoreUnavailable",
     "__version__",
+    "dead_letters_of",
     "open_store",
     "singleton_lock",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # Only beat needs it, and it brings celery.beat along.
-    if name == "SingletonScheduler":
-        from celery_singleton_lock.beat.scheduler import SingletonScheduler
+# What not every process needs, and what brings more of Celery along.
+_LATE = {
+    "DeadLetters": "celery_singleton_lock.recovery.dead_letters",
+    "Letter": "celery_singleton_lock.recovery.letters",
+    "SingletonScheduler": "celery_singleton_lock.beat.scheduler",
+    "dead_letters_of": "celery_singleton_lock.recovery.dead_letters",
+}
 
-        return SingletonScheduler
+
+def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        return getattr(import_module(_LATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
