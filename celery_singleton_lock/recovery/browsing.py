@@ -49,30 +49,28 @@ def browsing(app: Any, queue: str) -> Iterator[Browser]:
     connection = confirming_connection(app)
     try:
         connect(connection)
-        with _browser_of(connection, queue) as browser:
-            yield browser
+        yield _browser_of(connection, queue)
+        # Also the broker's word that it has read what was removed.
+        connection.release()
     except broker_errors(connection) as error:
         raise BrokerUnavailable(redact(f"{type(error).__name__}: {error}")) from error
     finally:
-        connection.release()
+        connection.collect()
 
 
-@contextmanager
-def _browser_of(connection: Any, queue: str) -> Iterator[Browser]:
+def _browser_of(connection: Any, queue: str) -> Browser:
     match connection.transport.driver_type:
         case "redis":
-            yield RedisBrowser(connection.default_channel, queue)
+            return RedisBrowser(connection.default_channel, queue)
         case "amqp":
-            # When it is closed, or dies with this process, the broker puts everything back in place
-            # that was fetched through it and not acknowledged.
-            with connection.channel() as channel:
-                yield AmqpBrowser(channel, queue)
-        case _:
-            name = connection.transport.driver_name
-            raise ConfigurationError(
-                f"dead letters cannot be browsed safely on this broker ({name}): use its own tools for "
-                f"the queue {queue!r}"
-            )
+            # When the connection ends, also by the death of this process, the broker puts all back in
+            # its place that was fetched and not acknowledged.
+            return AmqpBrowser(connection.channel(), queue)
+    name = connection.transport.driver_name
+    raise ConfigurationError(
+        f"dead letters cannot be browsed safely on this broker ({name}): use its own tools for the "
+        f"queue {queue!r}"
+    )
 
 
 class RedisBrowser:

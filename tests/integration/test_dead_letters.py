@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 from kombu.connection import Connection
 
@@ -25,6 +26,7 @@ from tests.integration.letter_brokers import (
     letters_on,
     own_broker,
     plain_letter,
+    port_of,
     received,
     through,
     waiting,
@@ -165,21 +167,30 @@ def test_threads_that_send_at_once_lose_no_letter(dead_letters: DeadLetters, bro
     assert sorted(each.id for each in waiting(broker_url)) == sorted(each.id for each in letters)
 
 
+def ports_to(broker_url: str) -> set[int]:
+    """Our ends of this process's connections to the broker."""
+    port, connections = port_of(broker_url), psutil.Process().net_connections("tcp")
+    return {each.laddr.port for each in connections if each.raddr and each.raddr.port == port}
+
+
 def test_forked_child_has_a_connection_of_its_own(dead_letters: DeadLetters, broker_url: str) -> None:
     letters = [Letter.about(message, "failed") for message in received(broker_url, 30)]
     dead_letters.send(letters[0])
+    of_the_parent = ports_to(broker_url)
+    assert of_the_parent
     child = os.fork()
     if child == 0:
         try:
             for letter in letters[1:10]:
                 dead_letters.send(letter)
-            os._exit(0)
+            os._exit(0 if ports_to(broker_url) - of_the_parent else 2)
         finally:
             os._exit(1)
     for letter in letters[10:]:
         dead_letters.send(letter)
-    assert os.waitpid(child, 0)[1] == 0
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     dead_letters.send(letters[0])
+    assert ports_to(broker_url) == of_the_parent, "the child did not end it"
     assert {each.id for each in waiting(broker_url)} == {each.id for each in letters}
 
 

@@ -250,6 +250,24 @@ def test_broker_that_is_away_is_named_without_its_password(broker_url: str, prox
         assert "s3cr3t-word" not in str(raised.value)
 
 
+def test_broker_that_falls_silent_while_listing_is_not_waited_for_for_ever(
+    dead_letters: DeadLetters, broker_url: str, proxy: TcpProxy
+) -> None:
+    letters = filled(dead_letters, broker_url, 150)
+
+    def list_with_a_fault() -> None:
+        with browsing(app_on(through(proxy, broker_url)), QUEUE) as browser:
+            for number, _ in enumerate(browser.letters()):
+                if number == 50:
+                    proxy.blackhole()
+
+    with pytest.raises(BrokerUnavailable):
+        list_with_a_fault()
+    proxy.heal()
+    proxy.cut()
+    assert dead_letters.list() == letters
+
+
 @pytest.mark.usefixtures("clean_work")
 def test_broker_that_goes_away_while_replaying_loses_nothing(
     dead_letters: DeadLetters, broker_url: str, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
