@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from celery.beat import _evaluate_entry_args, _evaluate_entry_kwargs
-from kombu.exceptions import BatchPublishError, OperationalError
 
+from celery_singleton_lock.broker import broker_errors, confirming_connection, connect
+from celery_singleton_lock.core import headers
 from celery_singleton_lock.core.redaction import redact
 
 from .entries import BrokerUnavailable, Due
@@ -18,10 +19,6 @@ from .plain_message import is_plain, send_plain
 from .plan import run_id
 
 logger = logging.getLogger(__name__)
-
-ENTRY_HEADER: Final = "singleton_entry"
-SLOT_HEADER: Final = "singleton_slot"
-BROKER_TIMEOUT_S: Final = 5.0
 
 
 class Publisher:
@@ -55,7 +52,7 @@ class Publisher:
     def _telling_trouble(self) -> Iterator[None]:
         try:
             yield
-        except self._connection_errors() as error:
+        except broker_errors(self._connection) as error:
             self.close()
             raise BrokerUnavailable(redact(f"{type(error).__name__}: {error}")) from error
 
@@ -69,7 +66,7 @@ class Publisher:
             return self._refuse(due)
         try:
             self._apply(due, entry, args, kwargs, producer)
-        except self._connection_errors():
+        except broker_errors(self._connection):
             raise
         except Exception:  # noqa: BLE001 - logged there
             return self._refuse(due)
@@ -101,27 +98,10 @@ class Publisher:
 
     def _open(self) -> Any:
         if self._producer is None:
-            options = {
-                **self._patience(),
-                **self._app.conf.broker_transport_options,
-                "confirm_publish": True,
-            }
-            self._connection = self._app.connection_for_write(transport_options=options)
-            self._connection.ensure_connection(max_retries=1, timeout=2)
+            self._connection = confirming_connection(self._app)
+            connect(self._connection)
             self._producer = _producer_class(self._app)(self._connection, auto_declare=False)
         return self._producer
-
-    def _patience(self) -> dict[str, float]:
-        """kombu waits for ever for a Redis that has gone silent, unless it is told not to."""
-        if not str(self._app.conf.broker_write_url).startswith(("redis", "sentinel")):
-            return {}
-        return {"socket_timeout": BROKER_TIMEOUT_S, "socket_connect_timeout": BROKER_TIMEOUT_S}
-
-    def _connection_errors(self) -> tuple[type[BaseException], ...]:
-        known = (BatchPublishError, OperationalError, ConnectionError, TimeoutError, OSError)
-        if self._connection is None:
-            return known
-        return (*known, *self._connection.connection_errors, *self._connection.channel_errors)
 
     def close(self) -> None:
         """Drop the connection; the next publish opens another."""
@@ -150,8 +130,8 @@ def _producer_class(app: Any) -> Any:
 def _headers(due: Due) -> Mapping[str, Any]:
     return {
         "celery_beat_task": True,
-        ENTRY_HEADER: due.entry,
-        SLOT_HEADER: _as_text(due.slot),
+        headers.ENTRY: due.entry,
+        headers.SLOT: _as_text(due.slot),
     }
 
 
