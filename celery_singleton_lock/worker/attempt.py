@@ -240,7 +240,7 @@ class Attempt:
 
     def _finish_failed(self, outcome: str) -> None:
         assert self._execution is not None  # noqa: S101 - for the type checker
-        if writes_letters(self._options, self._parts, self._request):
+        if writes_letters(self._options, self._request):
             self._finish(LETTER_DUE, self._execution.ask.position)
         else:
             self._finish(outcome)
@@ -337,9 +337,10 @@ def task_key_of(task: Any, args: Any, kwargs: Mapping[str, Any], options: TaskOp
     return None if options.overlap == "allow" else f"task:{task.singleton_unique.of(args, kwargs)}"
 
 
-def writes_letters(_options: TaskOptions, _parts: Parts | None, _request: Any) -> bool:
-    """Whether a run that fails for good becomes a dead letter, which its parent process writes."""
-    return False
+def writes_letters(options: TaskOptions, request: Any) -> bool:
+    """Whether a run that fails for good becomes a dead letter, which its parent process writes: not
+    where there is none that knows of us."""
+    return options.dead_letter and OURS in (request.properties or {})
 
 
 def is_in_canvas(request: Any) -> bool:
