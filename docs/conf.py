@@ -31,6 +31,7 @@ ACTING = {
     "singleton_slot_ttl",
     "singleton_remember_for",
     "singleton_when_store_down",
+    "singleton_dead_letter_queue",
     "singleton_max_deliveries",
     "singleton_catch_up",
     "singleton_catch_up_window",

@@ -47,6 +47,8 @@ class KeepAlive:
 
     LOOK_EVERY = 0.05
     RETRY_AFTER = 0.5
+    LINGER = 1.0
+    """How long the threads stay awake without a lease: to wake them costs as much as a lease does."""
 
     def __init__(self, store: LeaseStore, *, clock: Clock = boottime) -> None:
         self._store = store
@@ -61,6 +63,8 @@ class KeepAlive:
         self._guards: dict[int, _Guard] = {}
         self._threads: list[threading.Thread] = []
         self._in_trouble = False
+        self._renewer_wakes_at = 0.0
+        self._watcher_sleeps = False
 
     def guard(
         self,
@@ -88,7 +92,8 @@ class KeepAlive:
         with self._changed:
             self._guards[id(lease)] = guard
             self._start_threads()
-            self._changed.notify_all()
+            if self._watcher_sleeps or guard.renew_at < self._renewer_wakes_at:
+                self._changed.notify_all()
 
     def forget(self, lease: Lease) -> None:
         """Let `lease` alone: call this before it is released. Harmless if it is not guarded."""
@@ -125,8 +130,7 @@ class KeepAlive:
     def _keep_watching(self) -> None:
         while True:
             with self._changed:
-                while not self._guards:
-                    self._changed.wait()
+                self._wait_for_guards()
                 # A short nap even when deadlines are far: the monotonic clock that times it stands
                 # still while the machine sleeps, and the deadline does not.
                 self._changed.wait(self.LOOK_EVERY)
@@ -150,6 +154,13 @@ class KeepAlive:
                 self._tell(guard)
             for guard in overdue:
                 _tell_overdue(guard)
+
+    def _wait_for_guards(self) -> None:
+        idle_since = self._clock()
+        while not self._guards:
+            self._watcher_sleeps = self._clock() - idle_since >= self.LINGER
+            self._changed.wait(None if self._watcher_sleeps else self.LOOK_EVERY)
+        self._watcher_sleeps = False
 
     def _tell(self, guard: _Guard) -> None:
         lease = guard.lease
@@ -183,6 +194,7 @@ class KeepAlive:
 
     def _wait_for_due(self) -> list[_Guard]:
         with self._changed:
+            sleeps_at = self._clock() + self.LINGER
             while True:
                 now = self._clock()
                 guards = [guard for guard in self._guards.values() if not guard.lease.is_released]
@@ -195,7 +207,12 @@ class KeepAlive:
                         if guard.renew_at - guard.lease.ttl.total_seconds() / 6 <= now
                     ]
                 next_due = min((guard.renew_at for guard in guards), default=float("inf"))
+                if not guards and now < sleeps_at:
+                    next_due = sleeps_at
+                self._renewer_wakes_at = next_due
                 self._changed.wait(None if next_due == float("inf") else next_due - now)
+                if self._guards:
+                    sleeps_at = self._clock() + self.LINGER
 
     def _renew(self, guards: Sequence[_Guard]) -> None:
         if not guards:
