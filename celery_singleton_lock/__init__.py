@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery_singleton_lock.bootstrap import open_schedule, singleton_lock
 from celery_singleton_lock.core.errors import (
+    BrokerUnavailable,
     ConfigurationError,
     DuplicateRun,
     LeaseLost,
     LeaseReleased,
+    LetterNotSent,
     LockNotAcquired,
     SingletonError,
     StoreUnavailable,
@@ -31,6 +33,8 @@ from celery_singleton_lock.leases import LeaseStore, open_store
 if TYPE_CHECKING:
     from celery_singleton_lock.beat.once import once
     from celery_singleton_lock.beat.scheduler import SingletonScheduler, SingletonSchedulerMixin
+    from celery_singleton_lock.recovery.dead_letters import DeadLetters, dead_letters_of
+    from celery_singleton_lock.recovery.letters import Letter
     from celery_singleton_lock.worker.run import Run, Skipped
     from celery_singleton_lock.worker.task import SingletonTask, current_run
 
@@ -38,7 +42,9 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "FINISHED",
+    "BrokerUnavailable",
     "ConfigurationError",
+    "DeadLetters",
     "Done",
     "DuplicateRun",
     "Granted",
@@ -48,6 +54,8 @@ __all__ = [
     "LeaseReleased",
     "LeaseRequest",
     "LeaseStore",
+    "Letter",
+    "LetterNotSent",
     "LockNotAcquired",
     "Park",
     "Record",
@@ -63,6 +71,7 @@ __all__ = [
     "WorkersDied",
     "__version__",
     "current_run",
+    "dead_letters_of",
     "once",
     "open_schedule",
     "open_store",
@@ -70,20 +79,22 @@ __all__ = [
 ]
 
 
-_LAZY: Final = {
-    # Only beat needs these, and they bring celery.beat along.
-    "SingletonScheduler": "celery_singleton_lock.beat.scheduler",
+# What not every process needs, and what brings more of Celery along.
+_LATE: Final = {
+    "DeadLetters": "celery_singleton_lock.recovery.dead_letters",
+    "Letter": "celery_singleton_lock.recovery.letters",
     "SingletonSchedulerMixin": "celery_singleton_lock.beat.scheduler",
     "once": "celery_singleton_lock.beat.once",
-    # These bring Celery along, which is much for who only wants a lease.
     "Run": "celery_singleton_lock.worker.run",
+    "SingletonScheduler": "celery_singleton_lock.beat.scheduler",
     "SingletonTask": "celery_singleton_lock.worker.task",
     "Skipped": "celery_singleton_lock.worker.run",
     "current_run": "celery_singleton_lock.worker.task",
+    "dead_letters_of": "celery_singleton_lock.recovery.dead_letters",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+    if name in _LATE:
+        return getattr(import_module(_LATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,9 +4,18 @@ from celery_singleton_lock.core.signals import (
     Signal,
     lease_lost,
     lease_overdue,
+    run_dead_lettered,
     run_retrying,
     run_skipped,
     slot_missed,
 )
 
-__all__ = ["Signal", "lease_lost", "lease_overdue", "run_retrying", "run_skipped", "slot_missed"]
+__all__ = [
+    "Signal",
+    "lease_lost",
+    "lease_overdue",
+    "run_dead_lettered",
+    "run_retrying",
+    "run_skipped",
+    "slot_missed",
+]

@@ -29,6 +29,10 @@ ACTING = {
     "singleton_key_prefix",
     "singleton_lock_ttl",
     "singleton_slot_ttl",
+    "singleton_remember_for",
+    "singleton_when_store_down",
+    "singleton_dead_letter_queue",
+    "singleton_max_deliveries",
     "singleton_catch_up",
     "singleton_catch_up_window",
 }

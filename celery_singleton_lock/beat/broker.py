@@ -6,14 +6,19 @@ import logging
 from typing import Any, Final
 
 from kombu.common import maybe_declare
-from kombu.exceptions import BatchPublishError, OperationalError
 from redis.exceptions import ResponseError
+
+from celery_singleton_lock.broker import (
+    BROKER_TIMEOUT_S,
+    broker_errors,
+    connect,
+    patient_connection,
+)
 
 from .confirms import Answers, Confirms
 
 logger = logging.getLogger(__name__)
 
-BROKER_TIMEOUT_S: Final = 5.0
 Errors = tuple[type[BaseException], ...]
 # A queue's key is something else, or is not ours by the rules of access. Other errors of Redis (out of
 # memory, a replica that cannot be written to) are against all.
@@ -36,10 +41,7 @@ class Broker:
     @property
     def errors(self) -> Errors:
         """All that says nothing against a message, but against the broker, or against its channel."""
-        known = (BatchPublishError, OperationalError, ConnectionError, TimeoutError, OSError)
-        if self._connection is None:
-            return known
-        return (*known, *self._connection.connection_errors, *self._connection.channel_errors)
+        return broker_errors(self._connection)
 
     @property
     def is_confirming(self) -> bool:
@@ -55,15 +57,11 @@ class Broker:
     def open(self) -> Any:
         """The producer, of a new connection if there is none."""
         if self.producer is None:
-            options = {**self._patience(), **self._app.conf.broker_transport_options}
-            # One by one is slow: they are collected, by `Confirms`.
-            self._connection = self._app.connection_for_write(
-                transport_options={**options, "confirm_publish": False}
-            )
-            self._connection.ensure_connection(max_retries=1, timeout=2)
+            # Confirmed one by one would be slow: `Confirms` collects the answers.
+            self._connection = patient_connection(self._app, confirm_each=False)
+            connect(self._connection)
             producer = _producer_class(self._app)(self._connection, auto_declare=False)
             if self._connection.transport.driver_name == "py-amqp":
-                producer.channel.connection.transport.sock.settimeout(BROKER_TIMEOUT_S)
                 self.answers = producer.confirms = Confirms(producer.channel)
             self.producer = producer
         return self.producer
@@ -87,12 +85,6 @@ class Broker:
                 connection.release()
             except Exception as error:  # noqa: BLE001 - it is given up anyway
                 logger.debug("beat_connection_not_closed error=%s", type(error).__name__)
-
-    def _patience(self) -> dict[str, float]:
-        """kombu waits for ever for a Redis that has gone silent, unless it is told not to."""
-        if not str(self._app.conf.broker_write_url).startswith(("redis", "sentinel")):
-            return {}
-        return {"socket_timeout": BROKER_TIMEOUT_S, "socket_connect_timeout": BROKER_TIMEOUT_S}
 
 
 def _producer_class(app: Any) -> Any:

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from celery_singleton_lock.core.errors import BrokerUnavailable as BrokerUnavailable
+
 from .plan import CatchUpRule
 from .slots import Grid
-
-
-class BrokerUnavailable(Exception):
-    """Nothing, or not all, was confirmed: what was asked for must be published again."""
 
 
 @dataclass(slots=True, eq=False)

@@ -6,22 +6,21 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from celery.beat import _evaluate_entry_args, _evaluate_entry_kwargs
 
+from celery_singleton_lock.broker import BROKER_TIMEOUT_S
+from celery_singleton_lock.core import headers as names
 from celery_singleton_lock.core.redaction import redact
 from celery_singleton_lock.recovery.message_note import republish
 
-from .broker import BROKER_TIMEOUT_S, Broker
+from .broker import Broker
 from .entries import BrokerUnavailable, Due, NotTaken
 from .plain_message import PlainMessages
 from .plan import run_id
 
 logger = logging.getLogger(__name__)
-
-ENTRY_HEADER: Final = "singleton_entry"
-SLOT_HEADER: Final = "singleton_slot"
 
 
 class Publisher:
@@ -256,8 +255,8 @@ class _Batch:
 def _headers(due: Due) -> Mapping[str, Any]:
     return {
         "celery_beat_task": True,
-        ENTRY_HEADER: due.entry,
-        SLOT_HEADER: _as_text(due.slot),
+        names.ENTRY: due.entry,
+        names.SLOT: _as_text(due.slot),
     }
 
 

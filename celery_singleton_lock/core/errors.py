@@ -8,6 +8,8 @@
     ├── LockNotAcquired           ``singleton_lock`` waited in vain; also a TimeoutError
     ├── DuplicateRun              an equal call is queued or running, and ``on_duplicate`` is "raise"
     ├── WorkersDied               a run ended its workers too often
+    ├── BrokerUnavailable         the broker did not answer, or refused to serve
+    ├── LetterNotSent             a dead letter was not confirmed by the broker
     └── LeaseLost                 the lease may be somebody else's by now
         └── LeaseReleased         the lease was given back by its own holder
 
@@ -85,6 +87,28 @@ class WorkersDied(SingletonError):
         return (
             f"run {self.run} of task {self.task!r} ended {self.deaths} workers in a row: see their log "
             "for what killed them (memory, perhaps), and raise max_deliveries if it was not the task"
+        )
+
+
+class BrokerUnavailable(SingletonError):
+    """Nothing, or not all, was confirmed: what was asked for must be asked for again."""
+
+
+class LetterNotSent(SingletonError):
+    """The broker did not confirm a dead letter: the message it is about must stay where it is.
+
+    Whether the letter is in the queue is unknown: send it again, a repeat has the same id.
+    """
+
+    def __init__(self, queue: str, reason: str) -> None:
+        super().__init__(queue, reason)
+        self.queue = queue
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"dead letter not sent to queue {self.queue!r}: {self.reason}. Keep the message and send "
+            "the letter again; if this lasts, see that the broker is up and that queue takes messages"
         )
 
 

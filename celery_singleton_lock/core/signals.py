@@ -74,3 +74,9 @@ lease_overdue: Final = Signal(
     "A run takes longer than its ``expect_within``. Facts: ``task``, ``run``, ``expected`` "
     "(a timedelta). Sent once a run, from a thread of its own.",
 )
+
+run_dead_lettered: Final = Signal(
+    "run_dead_lettered",
+    "A message was put among the dead letters, where it stays until somebody replays or purges it. "
+    "Facts: ``letter`` (a `Letter`: its id, reason, run_id, task, exception, attempts and so on).",
+)

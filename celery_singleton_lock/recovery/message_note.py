@@ -7,39 +7,25 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from .original import Original
+
 LARGEST_BYTES: Final = 64 * 1024
 """Beyond this a message is left to the broker, which delivers it again in its own time."""
-
-# `expiration` would have the broker drop it unseen; `user_id` is taken from that user only; the rest
-# belongs to one delivery.
-_PROPERTIES: Final = (
-    "app_id", "correlation_id", "delivery_mode", "message_id", "priority", "reply_to", "timestamp",
-    "type",
-)  # fmt: skip
-# kombu has decompressed the body by now, and how often it came is not for the next one.
-_NOT_OF_THE_MESSAGE: Final = frozenset({"compression", "redelivered", "x-delivery-count"})
 
 
 def encode(message: Any) -> dict[str, Any] | None:
     """All that is needed to publish a kombu message again; None if it is too large, or no JSON."""
-    body = message.body
-    if len(body) > LARGEST_BYTES:
+    if len(message.body) > LARGEST_BYTES:
         return None
-    properties, place = message.properties or {}, message.delivery_info or {}
+    original = Original.of(message)
     note = {
-        **_encode_body(body),
-        "headers": {
-            name: value
-            for name, value in (message.headers or {}).items()
-            if name not in _NOT_OF_THE_MESSAGE
-        },
-        "properties": {
-            name: properties[name] for name in _PROPERTIES if properties.get(name) is not None
-        },
-        "content_type": message.content_type,
-        "content_encoding": message.content_encoding,
-        "exchange": place.get("exchange") or "",
-        "routing_key": place.get("routing_key") or "",
+        **_encode_body(original.body),
+        "headers": dict(original.headers),
+        "properties": dict(original.properties),
+        "content_type": original.content_type,
+        "content_encoding": original.content_encoding,
+        "exchange": original.exchange,
+        "routing_key": original.routing_key,
     }
     try:
         size = len(json.dumps(note, separators=(",", ":")))
@@ -63,14 +49,11 @@ def republish(producer: Any, note: Mapping[str, Any], **options: Any) -> None:
     )
 
 
-def _encode_body(body: str | bytes | memoryview) -> dict[str, str]:
-    if isinstance(body, str):
-        return {"body": body}
-    raw = bytes(body)
+def _encode_body(body: bytes) -> dict[str, str]:
     try:
-        return {"body": raw.decode()}
+        return {"body": body.decode()}
     except UnicodeDecodeError:
-        return {"body64": base64.b64encode(raw).decode()}
+        return {"body64": base64.b64encode(body).decode()}
 
 
 def _decode_body(note: Mapping[str, Any]) -> bytes:

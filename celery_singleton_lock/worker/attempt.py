@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 from celery import states
@@ -18,6 +19,7 @@ from celery_singleton_lock.core import headers
 from celery_singleton_lock.core.clock import boottime
 from celery_singleton_lock.core.errors import LeaseLost, StoreUnavailable, WorkersDied
 from celery_singleton_lock.core.signals import lease_lost, lease_overdue, run_retrying, run_skipped
+from celery_singleton_lock.settings import Settings
 
 from .abort import Abort
 from .execution import Execution, Terms
@@ -40,7 +42,6 @@ from .run import (
     Run,
     Skip,
     Skipped,
-    Start,
     pause_before_offer,
     position_of,
     run_key,
@@ -73,19 +74,18 @@ class Attempt:
         self._execution: Execution | None = None
         if parts is not None:
             self._execution = self._make_execution(parts, unique)
-        self.run = self._seen()
+        self._run: Run | None = None
+
+    @property
+    def run(self) -> Run:
+        if self._run is None:
+            leases = self._execution.leases if self._execution is not None else None
+            self._run = seen_run(self._task.name, self._request, leases, is_loose=self._parts is None)
+        return self._run
 
     def _make_execution(self, parts: Parts, unique: UniqueKey) -> Execution:
-        options, settings = self._options, parts.settings
-        patience = None if options.store_down(settings) == "wait" else options.ttl(settings)
-        terms = Terms(
-            remember_for=settings.remember_for,
-            at_least=options.lock_at_least,
-            at_most=options.lock_at_most,
-            expect_within=options.expect_within,
-            insist_for=patience,
-        )
-        ask = ask_of(self._task, self._request, options, unique, parts)
+        terms = _terms(self._options, parts.settings)
+        ask = ask_of(self._task, self._request, self._options, unique, parts)
         return Execution(
             ask,
             terms,
@@ -108,8 +108,6 @@ class Attempt:
             self._begin_without_store(error)
             return
         match verdict:
-            case Start():
-                self.run = self._seen()
             case Copy(outcome, is_letter_due):
                 raise CopyIgnored(outcome, is_letter_due)
             case Keep():
@@ -240,7 +238,7 @@ class Attempt:
 
     def _finish_failed(self, outcome: str) -> None:
         assert self._execution is not None  # noqa: S101 - for the type checker
-        if writes_letters(self._options, self._parts, self._request):
+        if writes_letters(self._options, self._request):
             self._finish(LETTER_DUE, self._execution.ask.position)
         else:
             self._finish(outcome)
@@ -276,10 +274,17 @@ class Attempt:
         )
         lease_overdue.send(task=self._task.name, run=self._request.id, expected=expected)
 
-    def _seen(self) -> Run:
-        request = self._request
-        leases = self._execution.leases if self._execution is not None else None
-        return seen_run(self._task.name, request, leases, is_loose=self._parts is None)
+
+@lru_cache(maxsize=1024)
+def _terms(options: TaskOptions, settings: Settings) -> Terms:
+    patience = None if options.store_down(settings) == "wait" else options.ttl(settings)
+    return Terms(
+        remember_for=settings.remember_for,
+        at_least=options.lock_at_least,
+        at_most=options.lock_at_most,
+        expect_within=options.expect_within,
+        insist_for=patience,
+    )
 
 
 def seen_run(task: str, request: Any, leases: Any = None, *, is_loose: bool = True) -> Run:
@@ -337,9 +342,10 @@ def task_key_of(task: Any, args: Any, kwargs: Mapping[str, Any], options: TaskOp
     return None if options.overlap == "allow" else f"task:{task.singleton_unique.of(args, kwargs)}"
 
 
-def writes_letters(_options: TaskOptions, _parts: Parts | None, _request: Any) -> bool:
-    """Whether a run that fails for good becomes a dead letter, which its parent process writes."""
-    return False
+def writes_letters(options: TaskOptions, request: Any) -> bool:
+    """Whether a run that fails for good becomes a dead letter, which its parent process writes: not
+    where there is none that knows of us."""
+    return options.dead_letter and OURS in (request.properties or {})
 
 
 def is_in_canvas(request: Any) -> bool:

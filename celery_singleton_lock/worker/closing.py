@@ -14,7 +14,7 @@ from celery_singleton_lock.core.models import FINISHED, Granted, LeaseRequest, P
 
 from .attempt import ask_of
 from .parts import parts_of
-from .run import Ask
+from .run import LETTER_DUE, Ask
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,8 @@ class Closing:
         [answer] = self._parts.store.acquire([run])
         if isinstance(answer, Granted):
             keep_for = self._parts.settings.remember_for
-            self._parts.store.release([Release(answer.lease, FINISHED, outcome, keep_for)])
+            position = ask.position if outcome == LETTER_DUE else FINISHED
+            self._parts.store.release([Release(answer.lease, position, outcome, keep_for)])
         else:
             # Another execution has it, or it is done: nothing here is ours to free.
             self._is_freed = True

@@ -46,9 +46,9 @@ class KeepAlive:
     """
 
     LOOK_EVERY = 0.05
-    REST_AFTER = 100
-    """Looks without a lease to look at, before the watching thread goes to rest."""
     RETRY_AFTER = 0.5
+    LINGER = 1.0
+    """How long the threads stay awake without a lease: to wake them costs as much as a lease does."""
 
     def __init__(self, store: LeaseStore, *, clock: Clock = boottime) -> None:
         self._store = store
@@ -58,17 +58,13 @@ class KeepAlive:
         _survive_forks(self)
 
     def _begin(self) -> None:
-        # A thread that is woken takes the interpreter from the holder of the lease, for longer than
-        # all the rest of `guard` takes: each has a condition of its own, and is seldom told.
-        self._lock = threading.Lock()
-        self._to_renew = threading.Condition(self._lock)
-        self._to_watch = threading.Condition(self._lock)
-        self._renewer_wakes_at = float("-inf")
-        self._is_watcher_at_rest = False
+        self._changed = threading.Condition()
         self._reclaiming = threading.Lock()
         self._guards: dict[int, _Guard] = {}
         self._threads: list[threading.Thread] = []
         self._in_trouble = False
+        self._renewer_wakes_at = 0.0
+        self._watcher_sleeps = False
 
     def guard(
         self,
@@ -93,17 +89,15 @@ class KeepAlive:
             on_overdue=on_overdue,
         )
         self._plan(guard, now)
-        with self._lock:
+        with self._changed:
             self._guards[id(lease)] = guard
             self._start_threads()
-            if guard.renew_at < self._renewer_wakes_at:
-                self._to_renew.notify()
-            if self._is_watcher_at_rest:
-                self._to_watch.notify()
+            if self._watcher_sleeps or guard.renew_at < self._renewer_wakes_at:
+                self._changed.notify_all()
 
     def forget(self, lease: Lease) -> None:
         """Let `lease` alone: call this before it is released. Harmless if it is not guarded."""
-        with self._lock:
+        with self._changed:
             guard = self._guards.pop(id(lease), None)
         if guard is not None and not lease.is_held:
             # It may be on its way to a new fence, and must not be released under the old one.
@@ -113,7 +107,7 @@ class KeepAlive:
     @property
     def leases(self) -> list[Lease]:
         """The leases in keeping."""
-        with self._lock:
+        with self._changed:
             return [guard.lease for guard in self._guards.values()]
 
     def _plan(self, guard: _Guard, now: float) -> None:
@@ -134,15 +128,12 @@ class KeepAlive:
     # The watching thread
 
     def _keep_watching(self) -> None:
-        idle_looks = 0
         while True:
-            with self._lock:
-                idle_looks = 0 if self._guards else idle_looks + 1
-                if idle_looks > self.REST_AFTER:
-                    self._rest()
+            with self._changed:
+                self._wait_for_guards()
                 # A short nap even when deadlines are far: the monotonic clock that times it stands
                 # still while the machine sleeps, and the deadline does not.
-                self._to_watch.wait(self.LOOK_EVERY)
+                self._changed.wait(self.LOOK_EVERY)
                 now = self._clock()
                 passed = [
                     guard
@@ -158,17 +149,18 @@ class KeepAlive:
                 for guard in overdue:
                     guard.overdue_at = float("inf")
                 if passed:
-                    self._to_renew.notify()
+                    self._changed.notify_all()
             for guard in passed:
                 self._tell(guard)
             for guard in overdue:
                 _tell_overdue(guard)
 
-    def _rest(self) -> None:
+    def _wait_for_guards(self) -> None:
+        idle_since = self._clock()
         while not self._guards:
-            self._is_watcher_at_rest = True
-            self._to_watch.wait()
-        self._is_watcher_at_rest = False
+            self._watcher_sleeps = self._clock() - idle_since >= self.LINGER
+            self._changed.wait(None if self._watcher_sleeps else self.LOOK_EVERY)
+        self._watcher_sleeps = False
 
     def _tell(self, guard: _Guard) -> None:
         lease = guard.lease
@@ -201,8 +193,8 @@ class KeepAlive:
                 logger.exception("keep_alive_failed")
 
     def _wait_for_due(self) -> list[_Guard]:
-        with self._lock:
-            self._renewer_wakes_at = float("-inf")
+        with self._changed:
+            sleeps_at = self._clock() + self.LINGER
             while True:
                 now = self._clock()
                 guards = [guard for guard in self._guards.values() if not guard.lease.is_released]
@@ -215,15 +207,19 @@ class KeepAlive:
                         if guard.renew_at - guard.lease.ttl.total_seconds() / 6 <= now
                     ]
                 next_due = min((guard.renew_at for guard in guards), default=float("inf"))
+                if not guards and now < sleeps_at:
+                    next_due = sleeps_at
                 self._renewer_wakes_at = next_due
-                self._to_renew.wait(None if next_due == float("inf") else next_due - now)
+                self._changed.wait(None if next_due == float("inf") else next_due - now)
+                if self._guards:
+                    sleeps_at = self._clock() + self.LINGER
 
     def _renew(self, guards: Sequence[_Guard]) -> None:
         if not guards:
             return
         asked_at = self._clock()
         renewed = self._store.renew([guard.lease for guard in guards])
-        with self._lock:
+        with self._changed:
             for guard, kept in zip(guards, renewed, strict=True):
                 if kept:
                     guard.incarnation = self._store.incarnation
@@ -231,6 +227,7 @@ class KeepAlive:
                 elif not guard.lease.is_released:
                     # The store says that it is gone, before our own deadline.
                     guard.lease.lapse()
+            self._changed.notify_all()
 
     def _reclaim(self, guards: Sequence[_Guard]) -> None:
         if not guards:
@@ -251,14 +248,14 @@ class KeepAlive:
             self._give_up(guard)
 
     def _regain(self, guard: _Guard, anew: Lease) -> None:
-        with self._lock:
+        with self._changed:
             guard.lease.regain(anew.fence, anew.deadline)
             guard.is_told = False
             self._plan(guard, self._clock())
         logger.warning("lease_regained key=%r fence=%d", anew.key, anew.fence)
 
     def _give_up(self, guard: _Guard) -> None:
-        with self._lock:
+        with self._changed:
             told, guard.is_told = guard.is_told, True
             guard.renew_at = float("inf")
             guard.lease.lapse()
@@ -266,18 +263,18 @@ class KeepAlive:
             self._tell(guard)
 
     def _retry_soon(self, guards: Sequence[_Guard]) -> None:
-        with self._lock:
+        with self._changed:
             now = self._clock()
             for guard in guards:
                 ttl = guard.lease.ttl.total_seconds()
                 guard.renew_at = now + min(self.RETRY_AFTER, ttl / 6)
 
     def _renew_all_soon(self) -> None:
-        with self._lock:
+        with self._changed:
             now = self._clock()
             for guard in self._guards.values():
                 guard.renew_at = min(guard.renew_at, now)
-            self._to_renew.notify()
+            self._changed.notify_all()
 
     def _log_trouble(self, error: StoreUnavailable | None) -> None:
         if (error is not None) != self._in_trouble:

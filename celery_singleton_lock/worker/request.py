@@ -7,27 +7,43 @@ import os
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
 from billiard.einfo import ExceptionWithTraceback
-from celery.exceptions import TimeLimitExceeded, WorkerLostError, WorkerTerminate
+from celery.exceptions import (
+    Ignore,
+    Retry,
+    Terminated,
+    TimeLimitExceeded,
+    WorkerLostError,
+    WorkerTerminate,
+)
 from celery.platforms import EX_FAILURE
 from celery.worker import state
 from celery.worker.request import Request
 
 from celery_singleton_lock.core.clock import boottime
+from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.recovery import message_note
+from celery_singleton_lock.recovery.letters import FAILED as LETTER_FAILED
 
-from .attempt import OURS
+from .attempt import OURS, ask_of
 from .closing import Closing
+from .last_letter import LastLetter, letter_for, reason_of
+from .options import TaskOptions
 from .outcomes import CopyIgnored, KeptAside, RunSkipped
-from .run import FAILED, REVOKED, Keep, pause_before_offer
+from .parts import parts_of
+from .run import FAILED, LETTER_DUE, REVOKED, Keep, pause_before_offer
 
 logger = logging.getLogger(__name__)
 
 COUNTS: Final[Counter[str]] = Counter()
 """What happened to messages in this process: "kept", "copy", "skipped", "lost"."""
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
 
 COPY_EVENT: Final = "singleton-copy"
 """Not a task event: those would change the state that monitors show, and the run has one."""
@@ -47,6 +63,8 @@ class SingletonRequest(Request):  # type: ignore[misc]
         request["properties"] = {**(request.get("properties") or {}), OURS: self._told}
         self._offers = 0
         self._closing: Closing | None = None
+        self._letter: LastLetter | None = None
+        self._pause_s = FIRST_PAUSE_S
 
     # What the child says
 
@@ -56,17 +74,39 @@ class SingletonRequest(Request):  # type: ignore[misc]
             error = error.exc
         if isinstance(error, KeptAside):
             return self._keep(error.keep)
-        if isinstance(error, TimeLimitExceeded):
-            self._close(FAILED if self.task.acks_on_timeout else None)
-        elif isinstance(error, WorkerLostError) and not self.task.reject_on_worker_lost:
-            self._close(FAILED)
-        super().on_failure(exc_info, send_failed_event, return_ok)
+        self._prepare_end(error, exc_info)
+        if isinstance(error, MemoryError):
+            # Celery ends the whole worker with it, and the next one, and the next.
+            self._end_out_of_memory(exc_info)
+        else:
+            super().on_failure(exc_info, send_failed_event, return_ok)
         if isinstance(error, CopyIgnored):
             self._tell_of_copy(error)
         elif isinstance(error, RunSkipped):
             COUNTS["skipped"] += 1
             self.send_event("task-skipped", reason=error.reason, by=error.by)
         return None
+
+    def _prepare_end(self, error: BaseException, exc_info: Any) -> None:
+        """What must be done before the message may go."""
+        task = self.task
+        if isinstance(error, CopyIgnored):
+            if error.is_letter_due:
+                self._owe_letter("its worker ended before the letter was sent", None)
+        elif isinstance(error, TimeLimitExceeded):
+            self._close_failed(error, exc_info, is_put_back=not task.acks_on_timeout)
+        elif isinstance(error, WorkerLostError | SystemExit | KeyboardInterrupt):
+            if not task.reject_on_worker_lost:
+                self._close_failed(error, exc_info, is_put_back=False)
+        elif not isinstance(error, Ignore | Retry | Terminated) and not getattr(
+            error, "requeue", False
+        ):
+            self._owe_letter(error, exc_info)
+
+    def _end_out_of_memory(self, exc_info: Any) -> None:
+        state.task_ready(self)
+        self.acknowledge()
+        self.send_event("task-failed", exception=repr(exc_info.exception), traceback=exc_info.traceback)
 
     def _tell_of_copy(self, copy: CopyIgnored) -> None:
         COUNTS["copy"] += 1
@@ -139,7 +179,8 @@ class SingletonRequest(Request):  # type: ignore[misc]
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         if not soft:
-            self._close(FAILED if self.task.acks_on_timeout else None)
+            limit = TimeLimitExceeded(timeout)
+            self._close_failed(limit, None, is_put_back=not self.task.acks_on_timeout)
         super().on_timeout(soft, timeout)
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
@@ -159,6 +200,15 @@ class SingletonRequest(Request):  # type: ignore[misc]
         if was_running:
             self._close(None)
 
+    def _close_failed(self, error: BaseException, exc_info: Any, *, is_put_back: bool) -> None:
+        if is_put_back:
+            self._close(None)
+        elif self.task.singleton_options.dead_letter:
+            self._close(LETTER_DUE)
+            self._owe_letter(error, exc_info)
+        else:
+            self._close(FAILED)
+
     def _close(self, outcome: str | None) -> None:
         """End the run from here; None: it is given up, for another worker to go on with."""
         if self._closing is None:
@@ -166,14 +216,47 @@ class SingletonRequest(Request):  # type: ignore[misc]
             if outcome is None:
                 self._closing.free_when_gone()
 
+    def _owe_letter(self, error: BaseException | str, exc_info: Any) -> None:
+        if self._letter is not None or not self.task.singleton_options.dead_letter:
+            return
+        task, parts = self.task, parts_of(self.app)
+        try:
+            ask = ask_of(task, self._context, task.singleton_options, task.singleton_unique, parts)
+        except (ConfigurationError, TypeError):
+            # No key can be made of such arguments. The run has one all the same.
+            ask = ask_of(
+                task, self._context, TaskOptions(overlap="allow"), task.singleton_unique, parts
+            )
+        traceback = None if exc_info is None else str(exc_info.traceback)
+        reason = reason_of(error) if isinstance(error, BaseException) else LETTER_FAILED
+        self._letter = LastLetter(self, letter_for(self, reason, error, traceback), ask, parts)
+
+    # The end of the message
+
     def acknowledge(self) -> None:
-        """Only when all is recorded that must be, once the message is gone."""
-        if self.acknowledged:
-            return
-        if self._closing is not None and not self._closing.is_recorded():
-            self.task.singleton_consumer.timer.call_after(1.0, self.acknowledge)
-            return
-        super().acknowledge()
+        """Only when all is recorded, and sent, that must be before the message is gone."""
+        if not self.acknowledged and self._is_free_to_go(self.acknowledge):
+            super().acknowledge()
+            self._free()
+
+    def reject(self, requeue: bool = False) -> None:
+        if requeue:
+            super().reject(requeue=True)
+        elif not self.acknowledged and self._is_free_to_go(self.reject):
+            super().reject(requeue=False)
+            self._free()
+
+    def _is_free_to_go(self, again: Callable[[], None]) -> bool:
+        """False: not now; `again` is called later."""
+        if (self._closing is None or self._closing.is_recorded()) and (
+            self._letter is None or self._letter.is_sent()
+        ):
+            return True
+        pause, self._pause_s = self._pause_s, min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self.task.singleton_consumer.timer.call_after(pause, again)
+        return False
+
+    def _free(self) -> None:
         if self._closing is not None:
             self._closing.free_when_gone()
 

@@ -79,6 +79,8 @@ class SingletonTask(Task):  # type: ignore[misc]
         refuse_unknown_options(name, _written_names(cls), _CELERYS_NAMES.__contains__)
         cls.singleton_options = TaskOptions.read(name, {each: _option(cls, each) for each in OPTIONS})
         cls.singleton_unique = UniqueKey(name, _signature(cls), cls.singleton_options)
+        # By its name: who only calls tasks needs nothing of a worker.
+        app.steps["consumer"].add("celery_singleton_lock.worker.poison:PoisonStep")
         if cls.singleton_options.on_duplicate is not None:
             # Only here: for all others a call costs what it costs in Celery.
             cls.apply_async = apply_unique

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from celery_singleton_lock import RecordState, Skipped, open_store
+from celery_singleton_lock import RecordState, Skipped, dead_letters_of, open_store
 from celery_singleton_lock.testing.servers import RedisServer
 
 from .workers import Workers, until
@@ -41,17 +41,17 @@ TASKS = """
             note("aborted")
             raise
 
-    @app.task(base=SingletonTask, unique_on=(), time_limit=2, dead_letter=False)
+    @app.task(base=SingletonTask, unique_on=(), time_limit=2)
     def limited():
         note("start")
         time.sleep(60)
 
-    @app.task(base=SingletonTask, unique_on=(), soft_time_limit=1, dead_letter=False)
+    @app.task(base=SingletonTask, unique_on=(), soft_time_limit=1)
     def softly_limited():
         note("start")
         time.sleep(60)
 
-    @app.task(base=SingletonTask, max_deliveries=2, dead_letter=False)
+    @app.task(base=SingletonTask, max_deliveries=2)
     def deadly():
         note("start")
         os.kill(os.getpid(), 9)
@@ -194,6 +194,7 @@ def test_time_limit_is_the_end_and_frees_the_job(start_workers: StartWorkers, ta
     assert workers.result(run).state == "FAILURE"
     time.sleep(6)  # the broker would have delivered it again
     assert len(workers.noted("start", run)) == 1
+    assert [letter.run_id for letter in dead_letters_of(workers.client()).list()] == [run]
 
 
 def test_terminated_run_is_revoked_and_frees_the_job(start_workers: StartWorkers) -> None:
@@ -216,6 +217,8 @@ def test_run_that_kills_its_workers_is_given_up(start_workers: StartWorkers) -> 
     until(lambda: workers.outcome(run) == "failed", within=60)
     assert len(workers.noted("start", run)) == 2
     assert "WorkersDied" in repr(workers.result(run).result)
+    [letter] = dead_letters_of(workers.client()).list()
+    assert (letter.run_id, letter.reason) == (run, "worker_died")
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])

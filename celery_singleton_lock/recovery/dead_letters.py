@@ -1,0 +1,258 @@
+"""The queue of dead letters, on the user's own broker."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from celery_singleton_lock.core.errors import ConfigurationError, LetterNotSent
+from celery_singleton_lock.core.redaction import redact
+from celery_singleton_lock.core.signals import run_dead_lettered
+from celery_singleton_lock.settings import Settings
+
+from .audit import record, whoami
+from .browsing import Browser, Found, browsing
+from .letters import Letter
+from .links import Links, publish
+from .original import Original
+from .replaying import NoWay, send_again
+
+logger = logging.getLogger(__name__)
+
+EVENT: Final = "task-dead-lettered"
+_ATTRIBUTE: Final = "_singleton_dead_letters"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was done with a letter, or, in a dry run, would be tried."""
+
+    letter: Letter
+    why_not: str = ""
+    """Empty: it was done."""
+
+
+# By these names, since `list` means something else inside the class.
+Letters = list[Letter]
+Outcomes = list[Outcome]
+
+
+class DeadLetters:
+    """Write letters with `send`; work the queue with `list`, `show`, `replay` and `purge`.
+    Any thread may, and any process forked from this one.
+
+    Making one does no I/O.
+    """
+
+    def __init__(self, app: Any, settings: Settings) -> None:
+        self.queue: Final = settings.dead_letter_queue
+        self._app = app
+        self._links = Links(app)
+
+    def send(self, letter: Letter) -> None:
+        """Return when the broker has the letter, in a durable queue. Raises `LetterNotSent`: then the
+        message that it is about must not be acknowledged."""
+        message, link = letter.to_message(self.queue), self._links.own()
+
+        def declare_and_publish(channel: Any) -> None:
+            link.ensure_queue(channel, self.queue)
+            publish(channel, message)
+
+        with link.lock:
+            try:
+                link.attempt(declare_and_publish)
+            except Exception as error:
+                # Whatever it was: the letter is not there, and the message must stay.
+                link.drop()
+                raise LetterNotSent(self.queue, redact(f"{type(error).__name__}: {error}")) from error
+
+    def list(self, *, limit: int | None = None, task: str | None = None) -> Letters:
+        """The letters as they lie in the queue, oldest first; none is lost or moved by it.
+
+        Two with one id are one letter that was repeated. Raises `BrokerUnavailable`.
+        """
+        with browsing(self._app, self.queue) as browser:
+            return [found.letter for found in _chosen(browser, Choice(task=task, limit=limit))]
+
+    def show(self, letter_id: str) -> Letter | None:
+        """The letter with this id; None if there is none."""
+        with browsing(self._app, self.queue) as browser:
+            choice = Choice(ids=frozenset([letter_id]), limit=1)
+            return next((found.letter for found in _chosen(browser, choice)), None)
+
+    def replay(
+        self,
+        *,
+        ids: Iterable[str] | None = None,
+        task: str | None = None,
+        everything: bool = False,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        who: str | None = None,
+    ) -> Outcomes:
+        """Send the messages of these letters again, each as the next generation of its run, and remove
+        the letters: oldest first, at most `rate` a second.
+
+        Safe to repeat, and to kill: a letter is removed when its message was confirmed, and a message
+        that is sent twice has the same id and generation, and runs once. What cannot be sent stays.
+        Raises `BrokerUnavailable`: do it again.
+        """
+        choice = Choice.of(ids, task, everything, limit)
+        pace, sent = Pace(rate), dict[str, Original]()
+        link = self._links.own()
+
+        def send_once(letter: Letter) -> str:
+            # A repeat of a letter, not another message without an id that looks alike.
+            if letter.run_id is None or sent.get(letter.id) != letter.original:
+                pace.wait()
+                try:
+                    with link.lock:
+                        send_again(self._app, link, letter.to_replay())
+                except NoWay as error:
+                    return redact(str(error))
+                sent[letter.id] = letter.original
+            return ""
+
+        return self._work("dead_letters_replayed", choice, send_once, dry_run, who)
+
+    def purge(
+        self,
+        *,
+        ids: Iterable[str] | None = None,
+        task: str | None = None,
+        everything: bool = False,
+        limit: int | None = None,
+        dry_run: bool = False,
+        who: str | None = None,
+    ) -> Outcomes:
+        """Remove these letters, oldest first, for ever. Raises `BrokerUnavailable`."""
+        choice = Choice.of(ids, task, everything, limit)
+        return self._work("dead_letters_purged", choice, lambda _: "", dry_run, who)
+
+    def _work(
+        self,
+        action: str,
+        choice: Choice,
+        work: Callable[[Letter], str],
+        dry_run: bool,
+        who: str | None,
+    ) -> Outcomes:
+        """Do `work` on each letter of the choice, and remove it, unless the answer is why not."""
+        outcomes: Outcomes = []
+        try:
+            with browsing(self._app, self.queue) as browser:
+                for found in _chosen(browser, choice):
+                    why_not = "" if dry_run else work(found.letter)
+                    if not dry_run and not why_not:
+                        browser.remove(found)
+                    outcomes.append(Outcome(found.letter, why_not))
+        finally:
+            if not dry_run:
+                refused = sum(bool(each.why_not) for each in outcomes)
+                facts = {"queue": self.queue, "what": str(choice)}
+                record(action, who or whoami(), **facts, count=len(outcomes) - refused, refused=refused)
+        return outcomes
+
+    def close(self) -> None:
+        """Drop this process's connection. The next use opens another."""
+        link = self._links.own()
+        with link.lock:
+            link.close()
+
+
+def dead_letters_of(app: Any) -> DeadLetters:
+    """The one of this app, made when it is first asked for. Raises `ConfigurationError`."""
+    # A proxy (celery.current_app) is another object each time: the app behind it is the one.
+    app = app._get_current_object() if hasattr(app, "_get_current_object") else app
+    # On the app, since each has the other: a weak dictionary would keep both for ever.
+    kept: dict[str, Any] = app.__dict__
+    if _ATTRIBUTE not in kept:
+        kept.setdefault(_ATTRIBUTE, DeadLetters(app, Settings.from_app(app)))
+    letters: DeadLetters = kept[_ATTRIBUTE]
+    return letters
+
+
+def announce(letter: Letter, dispatcher: Any | None = None) -> None:
+    """Tell people, after the letter was sent: one log line, `run_dead_lettered`, and, with the event
+    dispatcher of a worker, the event. Never raises: the message is still to be acknowledged."""
+    logger.error(
+        "run_dead_lettered task=%s run=%s reason=%s attempts=%d letter=%s exception=%r",
+        letter.task,
+        letter.run_id,
+        letter.reason,
+        letter.attempts,
+        letter.id,
+        letter.exception,
+    )
+    run_dead_lettered.send(letter=letter)
+    # Without a uuid Flower would complain of the event.
+    if dispatcher is not None and dispatcher.enabled and letter.run_id is not None:
+        try:
+            dispatcher.send(EVENT, uuid=letter.run_id, **_of_event(letter))
+        except Exception:
+            logger.exception("event_not_sent event=%s run=%s", EVENT, letter.run_id)
+
+
+def _of_event(letter: Letter) -> dict[str, Any]:
+    return {
+        "name": letter.task,
+        "letter": letter.id,
+        "reason": letter.reason,
+        "exception": letter.exception,
+        "attempts": letter.attempts,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which letters are meant."""
+
+    ids: frozenset[str] | None = None
+    task: str | None = None
+    limit: int | None = None
+
+    @classmethod
+    def of(
+        cls, ids: Iterable[str] | None, task: str | None, everything: bool, limit: int | None
+    ) -> Choice:
+        if (ids is None and task is None) != everything:
+            raise ConfigurationError("say which letters: give ids, a task, or everything=True alone")
+        return cls(ids=None if ids is None else frozenset(ids), task=task, limit=limit)
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ConfigurationError(f"limit = {self.limit}: give a whole number, 1 or more")
+
+    def __contains__(self, letter: Letter) -> bool:
+        return (self.ids is None or letter.id in self.ids) and self.task in (None, letter.task)
+
+    def __str__(self) -> str:
+        parts = [f"task {self.task}"] if self.task else []
+        if self.ids is not None:
+            parts.append(f"ids {' '.join(sorted(self.ids))}")
+        return ", ".join(parts or ["all"]) + (f", at most {self.limit}" if self.limit else "")
+
+
+class Pace:
+    """At most so many a second, evenly; None: as fast as it goes."""
+
+    def __init__(self, rate: float | None) -> None:
+        if rate is not None and not rate > 0:
+            raise ConfigurationError(f"rate = {rate}: give how many a second, above 0")
+        self._gap = 0.0 if rate is None else 1 / rate
+        self._next = 0.0
+
+    def wait(self) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            time.sleep(self._next - now)
+        self._next = max(now, self._next) + self._gap
+
+
+def _chosen(browser: Browser, choice: Choice) -> Iterator[Found]:
+    return islice((found for found in browser.letters() if found.letter in choice), choice.limit)

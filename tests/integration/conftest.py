@@ -1,0 +1,35 @@
+"""The brokers that dead letters are tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from celery_singleton_lock.recovery.dead_letters import DeadLetters
+from celery_singleton_lock.testing.servers import TcpProxy
+from tests.integration.letter_brokers import forget, letters_on, port_of
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def broker_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "rabbitmq":
+        url = request.getfixturevalue("rabbitmq").url
+    else:
+        url = request.getfixturevalue("valkey").url
+    yield url
+    forget(url)
+
+
+@pytest.fixture
+def dead_letters(broker_url: str) -> Iterator[DeadLetters]:
+    letters = letters_on(broker_url)
+    yield letters
+    letters.close()
+
+
+@pytest.fixture
+def proxy(broker_url: str) -> Iterator[TcpProxy]:
+    proxy = TcpProxy(port_of(broker_url)).start()
+    yield proxy
+    proxy.stop()
