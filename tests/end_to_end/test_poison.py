@@ -192,6 +192,22 @@ def letters_in(url: str) -> list[Letter]:
         return found
 
 
+def forget(url: str) -> None:
+    with Connection(url) as connection:
+        for queue in (QUEUE, "celery"):
+            connection.default_channel.queue_delete(queue)
+
+
+def make_full(url: str) -> None:
+    """No letter gets into the queue until it is deleted."""
+    forget(url)
+    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+    with Connection(url) as connection:
+        connection.default_channel.queue_declare(
+            queue=QUEUE, durable=True, auto_delete=False, arguments=full
+        )
+
+
 def length(url: str, queue: str = QUEUE) -> int:
     with Connection(url) as connection:
         try:
@@ -258,13 +274,7 @@ def test_message_stays_while_its_letter_cannot_be_sent_and_goes_when_it_can(
     ran: RedisServer, start: Start, rabbitmq: RabbitMQServer
 ) -> None:
     url = rabbitmq.url
-    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
-    with Connection(url) as connection:
-        connection.default_channel.queue_delete(QUEUE)
-        connection.default_channel.queue_delete("celery")
-        connection.default_channel.queue_declare(
-            queue=QUEUE, durable=True, auto_delete=False, arguments=full
-        )
+    make_full(url)
     worker = start(url, "-c", "1")
     send(url, some(40), good=40)
     # More than are prefetched: those that wait do not keep others from being run.
@@ -290,9 +300,7 @@ def test_worker_that_would_execute_the_dead_letters_does_not_start(
 def test_worker_killed_at_its_poison_loses_none_and_repeats_have_the_same_id(
     start: Start, rabbitmq: RabbitMQServer
 ) -> None:
-    with Connection(rabbitmq.url) as connection:
-        connection.default_channel.queue_delete(QUEUE)
-        connection.default_channel.queue_delete("celery")
+    forget(rabbitmq.url)
     send(rabbitmq.url, some(600))
     worker = start(rabbitmq.url, "-P", "solo")
     until(lambda: length(rabbitmq.url) >= 50)
@@ -304,3 +312,60 @@ def test_worker_killed_at_its_poison_loses_none_and_repeats_have_the_same_id(
     letters = letters_in(rabbitmq.url)
     assert {each.original.headers["number"] for each in letters} == set(range(600))
     assert len({each.id for each in letters}) == 600
+
+
+@pytest.mark.timeout(180)
+def test_message_whose_letter_cannot_be_sent_is_still_the_brokers(
+    start: Start, rabbitmq: RabbitMQServer
+) -> None:
+    make_full(rabbitmq.url)
+    send(rabbitmq.url, some(20))
+    worker = start(rabbitmq.url, "-P", "solo")
+    until(lambda: worker.says("poison_kept") and length(rabbitmq.url, "celery") == 0)
+    worker.process.kill()
+    worker.process.wait(10)
+    until(lambda: length(rabbitmq.url, "celery") == 20)
+    forget(rabbitmq.url)
+
+
+def envelope(**changes: Any) -> str:
+    place = {"exchange": "", "routing_key": "celery"}
+    properties = {"delivery_tag": "x", "body_encoding": "base64", "delivery_info": place}
+    whole = {"body": "e30=", "properties": properties, "headers": {}}
+    return json.dumps(whole | changes)
+
+
+BROKEN_ENVELOPES = [
+    "not json",
+    "",
+    "[]",
+    "7",
+    "null",
+    '{"a": 1}',
+    envelope(properties={}),
+    envelope(properties={"delivery_tag": "x"}),
+    envelope(body=5),
+    envelope(body="!", properties={"delivery_tag": "x", "body_encoding": "base64"}),
+    envelope(body="?", properties={"delivery_tag": "x", "body_encoding": "no-such"}),
+    envelope(headers=[1]),
+]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_broken_envelope_on_redis_is_kept_and_does_not_end_the_worker(
+    ran: RedisServer, start: Start, pool: str
+) -> None:
+    with RedisServer() as broker:
+        worker = start(broker.url, "-P", pool, "-c", "1")
+        client: Any = broker.connect()
+        for number, broken in enumerate(BROKEN_ENVELOPES):
+            client.lpush("celery", broken)
+            app_on(broker.url).send_task("proj.work", [number])
+        count = len(BROKEN_ENVELOPES)
+        until(lambda: (length(broker.url), runs(ran)) >= (count, count))
+        letters = letters_in(broker.url)
+        assert [each.original.body.decode() for each in letters] == BROKEN_ENVELOPES
+        assert {(each.reason, each.queue) for each in letters} == {("undecodable", "celery")}
+        assert worker.process.poll() is None
+        assert client.hlen("unacked") == 0
+        worker.end()
