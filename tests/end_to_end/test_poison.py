@@ -17,6 +17,7 @@ import pytest
 from celery import Celery
 from kombu.connection import Connection
 
+from celery_singleton_lock.recovery.dead_letters import dead_letters_of
 from celery_singleton_lock.recovery.letters import Letter
 from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer
 from tests.end_to_end.beats import until
@@ -27,6 +28,7 @@ CONFIG = """
     import os
     import redis
     from celery import Celery
+    from celery_singleton_lock.signals import run_dead_lettered
     from celery_singleton_lock.worker.poison import install
 
     app = Celery("proj", broker=os.environ["BROKER"])
@@ -41,6 +43,15 @@ CONFIG = """
     @app.task(name="proj.work")
     def work(number):
         ran.lpush("ran", number)
+
+    if os.environ.get("AFTER_DEPLOY"):
+        @app.task(name="proj.gone", bind=True)
+        def gone(self, number):
+            ran.lpush("ran", self.request.get("singleton_generation"))
+
+    @run_dead_lettered.connect
+    def tell(letter):
+        ran.lpush("told", letter.id)
 """
 GOOD = {"id": "1", "task": "proj.work"}
 DEEP = "[" * 100_000
@@ -121,13 +132,13 @@ class Worker:
         self._environment = os.environ | {"BROKER": broker_url, "RAN": ran_url}
         self.process = self.start()
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, **environment: str) -> subprocess.Popen[bytes]:
         command = "celery -A proj worker -l INFO --without-gossip --without-mingle"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *command.split(), *self._options],
                 cwd=self._place,
-                env=self._environment,
+                env=self._environment | environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -369,3 +380,33 @@ def test_broken_envelope_on_redis_is_kept_and_does_not_end_the_worker(
         assert worker.process.poll() is None
         assert client.hlen("unacked") == 0
         worker.end()
+
+
+def test_task_that_was_not_known_during_a_deploy_is_replayed_after_it(
+    broker: RedisServer | RabbitMQServer, ran: RedisServer, start: Start
+) -> None:
+    app = app_on(broker.url)
+    app.conf.singleton_lock_url = "memory://"
+    worker = start(broker.url, "-P", "solo", "-E")
+    events: list[Any] = []
+    with app.connection_for_read() as connection:
+        handlers = {"task-dead-lettered": events.append}
+        receiver = app.events.Receiver(connection, handlers=handlers)
+        with receiver.consumer_context() as (own_connection, *_):
+            own_connection.drain_events(timeout=30)  # a heartbeat: from now on none is missed
+            app.send_task("proj.gone", [1], task_id="new-task")
+            until(lambda: length(broker.url) == 1)
+            while not events:
+                own_connection.drain_events(timeout=20)
+    letters = dead_letters_of(app)
+    letter = letters.list()[0]
+    assert (events[0]["uuid"], events[0]["letter"]) == ("new-task", letter.id)
+    client: Any = ran.connect()
+    assert client.lrange("told", 0, -1) in ([letter.id], [letter.id.encode()])
+    worker.end()
+    worker.start(AFTER_DEPLOY="1")
+    assert [each.why_not for each in letters.replay(ids=[letter.id])] == [""]
+    letters.close()
+    until(lambda: runs(ran) == 1)
+    assert client.lrange("ran", 0, -1) in (["1"], [b"1"]), "as its first replay"
+    assert length(broker.url) == 0
