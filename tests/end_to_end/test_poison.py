@@ -19,7 +19,7 @@ from kombu.connection import Connection
 
 from celery_singleton_lock.recovery.dead_letters import dead_letters_of
 from celery_singleton_lock.recovery.letters import Letter
-from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer
+from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer, TcpProxy
 from tests.end_to_end.beats import until
 from tests.support import start_or_skip
 
@@ -410,3 +410,26 @@ def test_task_that_was_not_known_during_a_deploy_is_replayed_after_it(
     until(lambda: runs(ran) == 1)
     assert client.lrange("ran", 0, -1) in (["1"], [b"1"]), "as its first replay"
     assert length(broker.url) == 0
+
+
+@pytest.mark.timeout(180)
+def test_connection_cut_while_poison_is_kept_loses_and_doubles_none(
+    ran: RedisServer, start: Start, rabbitmq: RabbitMQServer
+) -> None:
+    make_full(rabbitmq.url)
+    with TcpProxy(rabbitmq.port) as proxy:
+        worker = start(rabbitmq.url.replace(str(rabbitmq.port), str(proxy.port)), "-P", "solo")
+        send(rabbitmq.url, some(10), good=1)
+        until(lambda: worker.says("poison_kept") and runs(ran) == 1)
+        proxy.cut()
+        until(lambda: worker.log.read_text().count("poison_kept") == 2, within=60)
+        app_on(rabbitmq.url).send_task("proj.work", ["after"])
+        until(lambda: runs(ran) == 2)
+        with Connection(rabbitmq.url) as connection:
+            connection.default_channel.queue_delete(QUEUE)
+        until(lambda: worker.says("poison_all_sent"), within=60)
+        worker.end()
+    numbers = Counter(each.original.headers["number"] for each in letters_in(rabbitmq.url))
+    assert numbers == Counter(range(10))
+    assert length(rabbitmq.url, "celery") == 0
+    forget(rabbitmq.url)
