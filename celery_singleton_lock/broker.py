@@ -7,16 +7,22 @@ from typing import Any, Final
 from amqp.exceptions import MessageNacked
 from kombu.exceptions import BatchPublishError, OperationalError
 
-from celery_singleton_lock.settings.broker import split_brokers
-from celery_singleton_lock.settings.urls import scheme_of
-
 BROKER_TIMEOUT_S: Final = 5.0
 
 
 def confirming_connection(app: Any) -> Any:
     """Not connected yet: give it to `connect`."""
-    options = {**_patience(app), **app.conf.broker_transport_options, "confirm_publish": True}
-    return app.connection_for_write(transport_options=options)
+    connection = app.connection_for_write()
+    options = connection.transport_options
+    # Each has options of its own, and some refuse those of others.
+    match connection.transport.driver_type:
+        case "amqp":
+            connection.transport_options = {**options, "confirm_publish": True}
+        case "redis":
+            # kombu waits for ever for a Redis that has gone silent, unless it is told not to.
+            patience = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), BROKER_TIMEOUT_S)
+            connection.transport_options = {**patience, **options}
+    return connection
 
 
 def connect(connection: Any) -> None:
@@ -34,11 +40,3 @@ def broker_errors(connection: Any | None) -> tuple[type[BaseException], ...]:
     if connection is None:
         return known
     return (*known, *connection.connection_errors, *connection.channel_errors)
-
-
-def _patience(app: Any) -> dict[str, float]:
-    """kombu waits for ever for a Redis that has gone silent, unless it is told not to."""
-    brokers = split_brokers(app.conf.broker_write_url)
-    if not brokers or not scheme_of(brokers[0]).startswith(("redis", "sentinel")):
-        return {}
-    return {"socket_timeout": BROKER_TIMEOUT_S, "socket_connect_timeout": BROKER_TIMEOUT_S}

@@ -15,7 +15,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Every column as wide as it needs to be; the last one may be cut to the width of the terminal."""
+    """Every column as wide as it needs to be."""
     shown = [[printable(cell) for cell in row] for row in (titles, *rows)]
     widths = [max(len(row[column]) for row in shown) for column in range(len(titles) - 1)]
     for row in shown:

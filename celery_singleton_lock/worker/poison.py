@@ -15,6 +15,7 @@ from typing import Any, Final
 from celery.bootsteps import StartStopStep
 from celery.worker import state
 from kombu.exceptions import ContentDisallowed, DecodeError
+from kombu.message import Message
 
 from celery_singleton_lock.core.errors import ConfigurationError, LetterNotSent
 from celery_singleton_lock.recovery.dead_letters import DeadLetters, announce, dead_letters_of
@@ -28,6 +29,7 @@ from celery_singleton_lock.recovery.letters import (
 )
 from celery_singleton_lock.recovery.original import queue_of
 
+from .envelopes import keep_broken_envelopes
 from .flaws import flaw_of
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class PoisonStep(StartStopStep):  # type: ignore[misc]
     """Stands between the consumer and the messages that it would drop."""
 
     label = "Poison"
+    requires = ("celery.worker.consumer.connection:Connection",)
 
     def __init__(self, c: Any, **kwargs: Any) -> None:
         super().__init__(c, **kwargs)
@@ -58,6 +61,10 @@ class PoisonStep(StartStopStep):  # type: ignore[misc]
             )
         self._quarantine = Quarantine(c, letters)
         self._quarantine.stand_before(c)
+
+    def start(self, c: Any) -> None:
+        if c.connection.transport.driver_type == "redis":
+            keep_broken_envelopes(c.connection.default_channel, self._quarantine.isolate_envelope)
 
     def stop(self, c: Any) -> None:
         """The connection is gone, or goes: what waits is delivered again by the broker."""
@@ -117,10 +124,8 @@ class Quarantine:
                 return self.isolate(message, INVALID, flaw, lambda: self._reject(message))
             try:
                 return handle(message)
-            except self._consumer.connection_errors + self._consumer.channel_errors:
-                raise
             except Exception as error:
-                if message.acknowledged or _is_taken(message):
+                if self._is_the_brokers(error) or message.acknowledged or _is_taken(message):
                     raise
                 return self.isolate(message, _reason_of(error), error, lambda: self._reject(message))
 
@@ -137,16 +142,29 @@ class Quarantine:
             queue=queue_of(self._consumer.app, message),
             worker=self._consumer.hostname,
         )
-        poisoned = Poisoned(message, letter, acknowledge)
+        self._send_or_keep(Poisoned(message, letter, acknowledge))
+
+    def _send_or_keep(self, poisoned: Poisoned) -> None:
         # While one waits, the way is known to be blocked: to try each would block the worker, too.
         if self._waiting or not self._send(poisoned):
             self._keep(poisoned)
 
+    def isolate_envelope(self, raw: bytes, queue: str, error: Exception) -> None:
+        """Send a letter about what is no message. The broker has let go of it: it is nowhere else."""
+        message = Message(body=raw)
+        message._state = "ACK"
+        letter = Letter.about(
+            message, UNDECODABLE, exception=error, queue=queue, worker=self._consumer.hostname
+        )
+        self._send_or_keep(Poisoned(message, letter, lambda: None))
+
     def forget(self) -> None:
-        """Let go of all that waits, without an answer to the broker."""
-        self._waiting.clear()
-        self._pause_s = FIRST_PAUSE_S
+        """Let go of all that waits and that the broker delivers again."""
         self._stay += 1
+        self._pause_s = FIRST_PAUSE_S
+        self._waiting = deque(each for each in self._waiting if each.message.acknowledged)
+        if self._waiting:
+            self._look_again_later()
 
     def _send(self, poisoned: Poisoned) -> bool:
         try:
@@ -162,13 +180,21 @@ class Quarantine:
     def _acknowledge(self, poisoned: Poisoned) -> None:
         try:
             poisoned.acknowledge()
-        except self._consumer.connection_errors + self._consumer.channel_errors:
-            raise  # it is delivered again, and its letter repeated, under the same id
-        except Exception:
+        except Exception as error:
+            if self._is_the_brokers(error):
+                raise  # it is delivered again, and its letter repeated, under the same id
             # Celery's own report: of a task that is not known it writes a result. The letter is sent.
             logger.exception("poison_report_failed letter=%s", poisoned.letter.id)
         if not poisoned.message.acknowledged:
             self._reject(poisoned.message)
+
+    def _is_the_brokers(self, error: Exception) -> bool:
+        # For some transports kombu calls a KeyError one: so Celery connects again and again for a
+        # message that lacks something.
+        consumer = self._consumer
+        return isinstance(
+            error, consumer.connection_errors + consumer.channel_errors
+        ) and not isinstance(error, LookupError)
 
     def _reject(self, message: Any) -> None:
         message.reject_log_error(logger, self._consumer.connection_errors)

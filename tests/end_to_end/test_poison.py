@@ -17,8 +17,9 @@ import pytest
 from celery import Celery
 from kombu.connection import Connection
 
+from celery_singleton_lock.recovery.dead_letters import dead_letters_of
 from celery_singleton_lock.recovery.letters import Letter
-from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer
+from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer, TcpProxy
 from tests.end_to_end.beats import until
 from tests.support import start_or_skip
 
@@ -27,6 +28,7 @@ CONFIG = """
     import os
     import redis
     from celery import Celery
+    from celery_singleton_lock.signals import run_dead_lettered
     from celery_singleton_lock.worker.poison import install
 
     app = Celery("proj", broker=os.environ["BROKER"])
@@ -41,6 +43,15 @@ CONFIG = """
     @app.task(name="proj.work")
     def work(number):
         ran.lpush("ran", number)
+
+    if os.environ.get("AFTER_DEPLOY"):
+        @app.task(name="proj.gone", bind=True)
+        def gone(self, number):
+            ran.lpush("ran", self.request.get("singleton_generation"))
+
+    @run_dead_lettered.connect
+    def tell(letter):
+        ran.lpush("told", letter.id)
 """
 GOOD = {"id": "1", "task": "proj.work"}
 DEEP = "[" * 100_000
@@ -121,13 +132,13 @@ class Worker:
         self._environment = os.environ | {"BROKER": broker_url, "RAN": ran_url}
         self.process = self.start()
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, **environment: str) -> subprocess.Popen[bytes]:
         command = "celery -A proj worker -l INFO --without-gossip --without-mingle"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *command.split(), *self._options],
                 cwd=self._place,
-                env=self._environment,
+                env=self._environment | environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -190,6 +201,22 @@ def letters_in(url: str) -> list[Letter]:
         while (message := channel.basic_get(QUEUE, no_ack=True)) is not None:
             found.append(Letter.from_message(channel.message_to_python(message)))
         return found
+
+
+def forget(url: str) -> None:
+    with Connection(url) as connection:
+        for queue in (QUEUE, "celery"):
+            connection.default_channel.queue_delete(queue)
+
+
+def make_full(url: str) -> None:
+    """No letter gets into the queue until it is deleted."""
+    forget(url)
+    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+    with Connection(url) as connection:
+        connection.default_channel.queue_declare(
+            queue=QUEUE, durable=True, auto_delete=False, arguments=full
+        )
 
 
 def length(url: str, queue: str = QUEUE) -> int:
@@ -258,13 +285,7 @@ def test_message_stays_while_its_letter_cannot_be_sent_and_goes_when_it_can(
     ran: RedisServer, start: Start, rabbitmq: RabbitMQServer
 ) -> None:
     url = rabbitmq.url
-    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
-    with Connection(url) as connection:
-        connection.default_channel.queue_delete(QUEUE)
-        connection.default_channel.queue_delete("celery")
-        connection.default_channel.queue_declare(
-            queue=QUEUE, durable=True, auto_delete=False, arguments=full
-        )
+    make_full(url)
     worker = start(url, "-c", "1")
     send(url, some(40), good=40)
     # More than are prefetched: those that wait do not keep others from being run.
@@ -290,9 +311,7 @@ def test_worker_that_would_execute_the_dead_letters_does_not_start(
 def test_worker_killed_at_its_poison_loses_none_and_repeats_have_the_same_id(
     start: Start, rabbitmq: RabbitMQServer
 ) -> None:
-    with Connection(rabbitmq.url) as connection:
-        connection.default_channel.queue_delete(QUEUE)
-        connection.default_channel.queue_delete("celery")
+    forget(rabbitmq.url)
     send(rabbitmq.url, some(600))
     worker = start(rabbitmq.url, "-P", "solo")
     until(lambda: length(rabbitmq.url) >= 50)
@@ -304,3 +323,113 @@ def test_worker_killed_at_its_poison_loses_none_and_repeats_have_the_same_id(
     letters = letters_in(rabbitmq.url)
     assert {each.original.headers["number"] for each in letters} == set(range(600))
     assert len({each.id for each in letters}) == 600
+
+
+@pytest.mark.timeout(180)
+def test_message_whose_letter_cannot_be_sent_is_still_the_brokers(
+    start: Start, rabbitmq: RabbitMQServer
+) -> None:
+    make_full(rabbitmq.url)
+    send(rabbitmq.url, some(20))
+    worker = start(rabbitmq.url, "-P", "solo")
+    until(lambda: worker.says("poison_kept") and length(rabbitmq.url, "celery") == 0)
+    worker.process.kill()
+    worker.process.wait(10)
+    until(lambda: length(rabbitmq.url, "celery") == 20)
+    forget(rabbitmq.url)
+
+
+def envelope(**changes: Any) -> str:
+    place = {"exchange": "", "routing_key": "celery"}
+    properties = {"delivery_tag": "x", "body_encoding": "base64", "delivery_info": place}
+    whole = {"body": "e30=", "properties": properties, "headers": {}}
+    return json.dumps(whole | changes)
+
+
+BROKEN_ENVELOPES = [
+    "not json",
+    "",
+    "[]",
+    "7",
+    "null",
+    '{"a": 1}',
+    envelope(properties={}),
+    envelope(properties={"delivery_tag": "x"}),
+    envelope(body=5),
+    envelope(body="!", properties={"delivery_tag": "x", "body_encoding": "base64"}),
+    envelope(body="?", properties={"delivery_tag": "x", "body_encoding": "no-such"}),
+    envelope(headers=[1]),
+]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_broken_envelope_on_redis_is_kept_and_does_not_end_the_worker(
+    ran: RedisServer, start: Start, pool: str
+) -> None:
+    with RedisServer() as broker:
+        worker = start(broker.url, "-P", pool, "-c", "1")
+        client: Any = broker.connect()
+        for number, broken in enumerate(BROKEN_ENVELOPES):
+            client.lpush("celery", broken)
+            app_on(broker.url).send_task("proj.work", [number])
+        count = len(BROKEN_ENVELOPES)
+        until(lambda: (length(broker.url), runs(ran)) >= (count, count))
+        letters = letters_in(broker.url)
+        assert [each.original.body.decode() for each in letters] == BROKEN_ENVELOPES
+        assert {(each.reason, each.queue) for each in letters} == {("undecodable", "celery")}
+        assert worker.process.poll() is None
+        assert client.hlen("unacked") == 0
+        worker.end()
+
+
+def test_task_that_was_not_known_during_a_deploy_is_replayed_after_it(
+    broker: RedisServer | RabbitMQServer, ran: RedisServer, start: Start
+) -> None:
+    app = app_on(broker.url)
+    app.conf.singleton_lock_url = "memory://"
+    worker = start(broker.url, "-P", "solo", "-E")
+    events: list[Any] = []
+    with app.connection_for_read() as connection:
+        handlers = {"task-dead-lettered": events.append}
+        receiver = app.events.Receiver(connection, handlers=handlers)
+        with receiver.consumer_context() as (own_connection, *_):
+            own_connection.drain_events(timeout=30)  # a heartbeat: from now on none is missed
+            app.send_task("proj.gone", [1], task_id="new-task")
+            until(lambda: length(broker.url) == 1)
+            while not events:
+                own_connection.drain_events(timeout=20)
+    letters = dead_letters_of(app)
+    letter = letters.list()[0]
+    assert (events[0]["uuid"], events[0]["letter"]) == ("new-task", letter.id)
+    client: Any = ran.connect()
+    assert client.lrange("told", 0, -1) in ([letter.id], [letter.id.encode()])
+    worker.end()
+    worker.start(AFTER_DEPLOY="1")
+    assert [each.why_not for each in letters.replay(ids=[letter.id])] == [""]
+    letters.close()
+    until(lambda: runs(ran) == 1)
+    assert client.lrange("ran", 0, -1) in (["1"], [b"1"]), "as its first replay"
+    assert length(broker.url) == 0
+
+
+@pytest.mark.timeout(180)
+def test_connection_cut_while_poison_is_kept_loses_and_doubles_none(
+    ran: RedisServer, start: Start, rabbitmq: RabbitMQServer
+) -> None:
+    make_full(rabbitmq.url)
+    with TcpProxy(rabbitmq.port) as proxy:
+        worker = start(rabbitmq.url.replace(str(rabbitmq.port), str(proxy.port)), "-P", "solo")
+        send(rabbitmq.url, some(10), good=1)
+        until(lambda: worker.says("poison_kept") and runs(ran) == 1)
+        proxy.cut()
+        until(lambda: worker.log.read_text().count("poison_kept") == 2, within=60)
+        app_on(rabbitmq.url).send_task("proj.work", ["after"])
+        until(lambda: runs(ran) == 2)
+        with Connection(rabbitmq.url) as connection:
+            connection.default_channel.queue_delete(QUEUE)
+        until(lambda: worker.says("poison_all_sent"), within=60)
+        worker.end()
+    numbers = Counter(each.original.headers["number"] for each in letters_in(rabbitmq.url))
+    assert numbers == Counter(range(10))
+    assert length(rabbitmq.url, "celery") == 0
+    forget(rabbitmq.url)

@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
@@ -239,3 +240,13 @@ def test_app_has_one_set_of_dead_letters_and_can_be_collected() -> None:
     del app
     gc.collect()
     assert letters() is None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kombu's, of SQLAlchemy
+@pytest.mark.parametrize("scheme", ["memory", "sqla+sqlite", "filesystem"])
+def test_letter_can_be_sent_over_any_transport(scheme: str, tmp_path: Path) -> None:
+    url = f"{scheme}://" + (f"/{tmp_path}/broker.db" if scheme.startswith("sqla") else "")
+    folders = {"data_folder_in": str(tmp_path), "data_folder_out": str(tmp_path)}
+    letters = letters_on(url, broker_transport_options=folders if scheme == "filesystem" else {})
+    letters.send(plain_letter())
+    letters.close()
