@@ -35,7 +35,6 @@ ACTING = {
     "singleton_max_deliveries",
     "singleton_catch_up",
     "singleton_catch_up_window",
-    "singleton_dead_letter_queue",
 }
 """The settings that do something in this version; the others are checked and reserved."""
 

@@ -32,7 +32,6 @@ from .run import (
     LETTER_DUE,
     REJECTED,
     RETRIED,
-    REVOKED,
     SKIPPED,
     SUCCEEDED,
     Ask,
@@ -172,16 +171,14 @@ class Attempt:
         except Exception as error:
             self._settle(error)
             raise
-        except (WorkerShutdown, WorkerTerminate):
-            self._execution.give_up()
-            raise
-        except (SystemExit, KeyboardInterrupt):
-            # Let it run out, and be counted: it may be what ends its workers.
-            self._execution.abandon()
-            raise
         except BaseException as error:
-            # gevent ends greenlets with these; the process goes on.
-            self._execution.finish(REVOKED if type(error).__name__ == "GreenletExit" else FAILED)
+            is_shutdown = isinstance(error, WorkerShutdown | WorkerTerminate)
+            if isinstance(error, SystemExit | KeyboardInterrupt) and not is_shutdown:
+                # Let it run out, and be counted: it may be what ends its workers.
+                self._execution.abandon()
+            else:
+                # A shutdown; or gevent ends a greenlet, for a reason that only the parent knows.
+                self._execution.give_up()
             raise
         self.ensure_run_not_lost()
         return value

@@ -56,6 +56,15 @@ TASKS = """
         note("start")
         os.kill(os.getpid(), 9)
 
+    @app.task(base=SingletonTask, bind=True, unique_on=(), dead_letter=False)
+    def ends(self, how):
+        note("start")
+        if how == "fail":
+            raise ValueError("no")
+        if how == "retry" and self.current_run.attempt == 1:
+            self.retry(countdown=0.2)
+        return how
+
     @app.task()
     def after(value):
         note("callback")
@@ -197,9 +206,10 @@ def test_time_limit_is_the_end_and_frees_the_job(start_workers: StartWorkers, ta
     assert [letter.run_id for letter in dead_letters_of(workers.client()).list()] == [run]
 
 
-def test_terminated_run_is_revoked_and_frees_the_job(start_workers: StartWorkers) -> None:
+@pytest.mark.parametrize("pool", ["prefork", "gevent", "eventlet"])
+def test_terminated_run_is_revoked_and_frees_the_job(start_workers: StartWorkers, pool: str) -> None:
     workers = start_workers()
-    workers.start()
+    workers.start(pool)
     run = workers.call("work")
     until(lambda: workers.noted("start", run))
     workers.client().control.revoke(run, terminate=True)
@@ -221,7 +231,41 @@ def test_run_that_kills_its_workers_is_given_up(start_workers: StartWorkers) -> 
     assert (letter.run_id, letter.reason) == (run, "worker_died")
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
+POOLS = ["prefork", "threads", "solo", "gevent", "eventlet"]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_run_ends_alike_in_every_pool(start_workers: StartWorkers, pool: str) -> None:
+    workers = start_workers()
+    workers.start(pool)
+    ends = {"succeed": "succeeded", "fail": "failed", "retry": "succeeded"}
+    for how, outcome in ends.items():
+        run = workers.call("ends", how)
+        until(lambda run=run, outcome=outcome: workers.outcome(run) == outcome)  # type: ignore[misc]
+        workers.call("ends", how, task_id=run)
+        until(lambda: workers.record("task:proj.ends").state is RecordState.FREE)  # type: ignore[union-attr]
+        assert len(workers.noted("start", run)) == (2 if how == "retry" else 1)
+    client: Any = workers.notes_server.connect()
+    until(lambda: client.hlen("unacked") == 0 and client.llen(workers.queue) == 0)
+    assert len(workers.noted("start")) == 4  # the copies were not executed
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
+def test_cold_shutdown_of_the_other_pools_loses_no_run(start_workers: StartWorkers, pool: str) -> None:
+    workers = start_workers()
+    worker = workers.start(pool)
+    run = workers.call("work")
+    until(lambda: workers.noted("start", run))
+    worker.send_signal(signal.SIGQUIT)
+    time.sleep(1)
+    os.killpg(worker.pid, signal.SIGKILL)  # it may wait for its threads
+    workers.start()
+    until(lambda: len(workers.noted("start", run)) == 2)
+    workers.set("go")
+    assert workers.result(run).get(timeout=20) == workers.noted("start", run)[1].fence
+
+
+@pytest.mark.parametrize("pool", POOLS)
 def test_warm_shutdown_ends_the_run_in_every_pool(start_workers: StartWorkers, pool: str) -> None:
     workers = start_workers()
     worker = workers.start(pool)
