@@ -12,7 +12,7 @@ from celery_singleton_lock.core.clock import boottime
 from celery_singleton_lock.core.errors import ConfigurationError, StoreUnavailable
 from celery_singleton_lock.core.models import FINISHED, Granted, LeaseRequest, Park, Release
 
-from .attempt import ask_of
+from .asking import ask_of
 from .parts import parts_of
 from .run import LETTER_DUE, Ask
 

@@ -29,7 +29,7 @@ from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.recovery import message_note
 from celery_singleton_lock.recovery.letters import FAILED as LETTER_FAILED
 
-from .attempt import OURS, ask_of
+from .asking import OURS, ask_of
 from .closing import Closing
 from .last_letter import LastLetter, letter_for, reason_of
 from .options import TaskOptions

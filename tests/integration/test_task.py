@@ -17,6 +17,7 @@ from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 from benchmarks.round_trips import counted_round_trips
 from celery_singleton_lock import (
     FINISHED,
+    ConfigurationError,
     LeaseLost,
     LeaseRequest,
     RecordState,
@@ -412,6 +413,26 @@ def test_ways_to_retry(app: Celery, how: str) -> None:
         until(lambda: calls == [0, 1])
         until(lambda: outcome_of(app, result.id) == "succeeded")
         assert result.get(timeout=WITHIN) in (1, 2)
+
+
+@pytest.mark.parametrize(("longest", "warns"), [(3, False), (60, True)])
+def test_backoff_beyond_the_visibility_timeout_is_warned_of_at_start(
+    app: Celery, caplog: pytest.LogCaptureFixture, longest: int, warns: bool
+) -> None:
+    @define(app, base=SingletonTask, name="t", retry_backoff_max=longest, max_retries=None)
+    def body() -> None: ...
+
+    with working(app):
+        pass
+    assert ("retry_outlives_visibility_timeout task=t longest_s=60" in caplog.text) is warns
+
+
+def test_ttl_that_cannot_work_ends_the_worker_at_its_start(app: Celery) -> None:
+    @define(app, base=SingletonTask, name="t", lock_ttl=0.5)
+    def body() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="two renewals"):
+        app.tasks["t"].start_strategy(app, None)
 
 
 def test_retries_are_used_up(app: Celery) -> None:
