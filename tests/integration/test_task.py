@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -272,6 +273,35 @@ def test_wait_in_line_ends_with_lock_wait(app: Celery) -> None:
     assert skipped.reason == "waited too long"
 
 
+@pytest.mark.parametrize("how", ["retried", "delivered again"])
+def test_run_that_may_have_been_started_waits_and_is_not_skipped(
+    app: Celery, server: RedisServer, how: str
+) -> None:
+    gate = Gate()
+
+    @define(app, base=SingletonTask, name="t", unique_on=(), overlap="skip")
+    def body(number: int) -> int:
+        if number == 1:
+            gate.enter()
+        return number
+
+    with working(app):
+        first = body.delay(1)
+        assert gate.wait_for_entry()
+        before = COUNTS["kept"]
+        if how == "retried":
+            second = body.apply_async((2,), retries=1)
+        else:
+            second = body.apply_async((2,), queue="aside")
+            client: Any = server.connect()
+            message = json.loads(client.lpop("aside"))
+            message["properties"]["delivery_info"]["redelivered"] = True
+            client.rpush("celery", json.dumps(message))
+        until(lambda: COUNTS["kept"] > before)
+        gate.open()
+        assert (first.get(timeout=WITHIN), second.get(timeout=WITHIN)) == (1, 2)
+
+
 def test_overlap_may_be_allowed_and_runs_are_still_executed_once(app: Celery) -> None:
     gate, calls = Gate(), []
 
@@ -293,9 +323,9 @@ def test_overlap_may_be_allowed_and_runs_are_still_executed_once(app: Celery) ->
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("looks", [True, False], ids=["looks", "does not look"])
+@pytest.mark.parametrize("then", ["looks", "returns", "retries", "fails"])
 def test_lost_run_leaves_no_result_no_callback_and_no_retry(
-    app: Celery, server: RedisServer, looks: bool
+    app: Celery, server: RedisServer, then: str
 ) -> None:
     gate, calls, lost = Gate(), [], threading.Event()
 
@@ -304,8 +334,13 @@ def test_lost_run_leaves_no_result_no_callback_and_no_retry(
         calls.append(self.current_run.fence)
         if len(calls) == 1:
             gate.enter()
-            if looks:
+            if then == "looks":
                 self.current_run.ensure_held()
+            if then == "retries":
+                self.retry(countdown=0.1)
+            if then == "fails":
+                raise ValueError("no")
+        assert self.current_run.attempt == 1
         return len(calls)
 
     @define(app, name="callback")
