@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
@@ -62,7 +63,8 @@ class Attempt:
         self._request = request
         self._options = options
         self._parts = parts
-        self._abort = Abort()
+        # Only where asked for: it takes a signal of the process.
+        self._abort = Abort() if options.on_lease_lost == "abort" else None
         self._execution: Execution | None = None
         if parts is not None:
             self._execution = self._make_execution(parts, unique)
@@ -157,7 +159,7 @@ class Attempt:
         if self._execution is None:
             return body()
         try:
-            with self._abort.bounded():
+            with nullcontext() if self._abort is None else self._abort.bounded():
                 value = body()
         except (KeptAside, Retry):
             raise
@@ -258,7 +260,7 @@ class Attempt:
 
     def _on_lost(self, loss: LeaseLost) -> None:
         lease_lost.send(task=self._task.name, run=self._request.id, key=loss.key, fence=loss.fence)
-        if self._options.on_lease_lost == "abort" and detect_environment() == "default":
+        if self._abort is not None and detect_environment() == "default":
             self._abort.now(loss)
 
     def _on_overdue(self) -> None:

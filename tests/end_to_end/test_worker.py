@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import chain, chord
 
 from celery_singleton_lock import RecordState, Skipped, dead_letters_of, open_store
 from celery_singleton_lock.testing.servers import RedisServer
@@ -65,6 +66,17 @@ TASKS = """
             self.retry(countdown=0.2)
         return how
 
+    @app.task(base=SingletonTask, unique_on=(), overlap="queue")
+    def in_line(number):
+        note("start")
+        time.sleep(0.2)
+        note("end")
+        return number
+
+    @app.task()
+    def collect(values):
+        return values
+
     @app.task()
     def after(value):
         note("callback")
@@ -98,14 +110,6 @@ def start_workers(tmp_path: Path, notes: RedisServer) -> Iterator[StartWorkers]:
     yield start
     for workers in started:
         workers.end()
-
-
-def assert_never_two_at_once(workers: Workers, run: str) -> None:
-    inside = 0
-    for note in workers.notes:
-        if note.run == run:
-            inside += {"start": 1, "end": -1}.get(note.what, 0)
-            assert inside <= 1, workers.notes
 
 
 def test_run_of_a_killed_worker_is_taken_over(broker_url: str, start_workers: StartWorkers) -> None:
@@ -162,6 +166,38 @@ def test_stopped_worker_wakes_up_and_leaves_nothing(
     time.sleep(1)
     assert len(workers.noted("callback")) == 1
     assert workers.result(run).get(timeout=20) == second.fence
+
+
+def test_runs_in_line_come_one_by_one_from_two_workers(
+    broker_url: str, start_workers: StartWorkers
+) -> None:
+    workers = start_workers(broker_url)
+    workers.start()
+    workers.start()
+    runs = [workers.call("in_line", number) for number in range(6)]
+    assert [workers.result(run).get(timeout=40) for run in runs] == list(range(6))
+    inside = 0
+    for note in workers.notes:
+        inside += {"start": 1, "end": -1}[note.what]
+        assert 0 <= inside <= 1
+    assert len(workers.noted("start")) == 6
+
+
+def test_canvas_with_a_skip_completes(broker_url: str, start_workers: StartWorkers) -> None:
+    workers = start_workers(broker_url)
+    workers.start()
+    tasks = workers.client().tasks
+    work, collect = tasks["proj.work"], tasks["proj.collect"]
+    first = workers.call("work")
+    until(lambda: workers.noted("start", first))
+    chained = chain(work.si(), collect.s()).apply_async()
+    chorded = chord([work.si(), collect.si("x")], collect.s()).apply_async()
+    assert Skipped.read(chained.get(timeout=20)) is not None
+    skipped, plain = chorded.get(timeout=20)
+    assert Skipped.read(skipped) is not None
+    assert plain == "x"
+    workers.set("go")
+    assert workers.result(first).get(timeout=20)
 
 
 def test_run_that_outlives_its_ttl_is_executed_once_however_often_it_is_delivered(
