@@ -5,23 +5,24 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 from celery import states
 from celery.app.task import get_actual_ignore_result
-from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
+from celery.exceptions import Reject, Retry, WorkerShutdown, WorkerTerminate
 from kombu.utils.compat import detect_environment
 
-from celery_singleton_lock.core import headers
 from celery_singleton_lock.core.clock import boottime
 from celery_singleton_lock.core.errors import LeaseLost, StoreUnavailable, WorkersDied
 from celery_singleton_lock.core.signals import lease_lost, lease_overdue, run_retrying, run_skipped
 from celery_singleton_lock.settings import Settings
 
 from .abort import Abort
+from .asking import ask_of, delay_of, is_in_canvas, seen_run, task_key_of, writes_letters
 from .execution import Execution, Terms
 from .options import TaskOptions
 from .outcomes import CopyIgnored, KeptAside, RunSkipped
@@ -32,10 +33,8 @@ from .run import (
     LETTER_DUE,
     REJECTED,
     RETRIED,
-    REVOKED,
     SKIPPED,
     SUCCEEDED,
-    Ask,
     Copy,
     Keep,
     Poisoned,
@@ -43,16 +42,10 @@ from .run import (
     Skip,
     Skipped,
     pause_before_offer,
-    position_of,
-    run_key,
 )
 from .unique import UniqueKey
 
 logger = logging.getLogger(__name__)
-
-OURS: Final = "singleton"
-"""Where the parent process puts what it tells the child: among the properties of the request, which
-Celery passes on but, unlike a header, does not send again with a retry."""
 
 
 class Attempt:
@@ -70,7 +63,8 @@ class Attempt:
         self._request = request
         self._options = options
         self._parts = parts
-        self._abort = Abort()
+        # Only where asked for: it takes a signal of the process.
+        self._abort = Abort() if options.on_lease_lost == "abort" else None
         self._execution: Execution | None = None
         if parts is not None:
             self._execution = self._make_execution(parts, unique)
@@ -165,23 +159,21 @@ class Attempt:
         if self._execution is None:
             return body()
         try:
-            with self._abort.bounded():
+            with nullcontext() if self._abort is None else self._abort.bounded():
                 value = body()
         except (KeptAside, Retry):
             raise
         except Exception as error:
             self._settle(error)
             raise
-        except (WorkerShutdown, WorkerTerminate):
-            self._execution.give_up()
-            raise
-        except (SystemExit, KeyboardInterrupt):
-            # Let it run out, and be counted: it may be what ends its workers.
-            self._execution.abandon()
-            raise
         except BaseException as error:
-            # gevent ends greenlets with these; the process goes on.
-            self._execution.finish(REVOKED if type(error).__name__ == "GreenletExit" else FAILED)
+            is_shutdown = isinstance(error, WorkerShutdown | WorkerTerminate)
+            if isinstance(error, SystemExit | KeyboardInterrupt) and not is_shutdown:
+                # Let it run out, and be counted: it may be what ends its workers.
+                self._execution.abandon()
+            else:
+                # A shutdown; or gevent ends a greenlet, for a reason that only the parent knows.
+                self._execution.give_up()
             raise
         self.ensure_run_not_lost()
         return value
@@ -226,7 +218,7 @@ class Attempt:
             return
         if self.retrying is not None:
             self._park(self.retrying)
-        elif state == states.SUCCESS and sys.exc_info()[0] is None:
+        elif state == states.SUCCESS and not self._is_failing():
             self._finish(SKIPPED if self.skipped is not None else SUCCEEDED)
         elif state == states.IGNORED:
             # Task.replace ignores, too: what replaces it has the same id, and a position beyond.
@@ -235,6 +227,10 @@ class Attempt:
             self._execution.give_up()
         else:
             self._finish_failed(REJECTED if state == states.REJECTED else FAILED)
+
+    def _is_failing(self) -> bool:
+        """Whether what Celery does for a success went wrong: its result could not be stored, say."""
+        return not self._request.is_eager and sys.exc_info()[0] is not None
 
     def _finish_failed(self, outcome: str) -> None:
         assert self._execution is not None  # noqa: S101 - for the type checker
@@ -264,7 +260,7 @@ class Attempt:
 
     def _on_lost(self, loss: LeaseLost) -> None:
         lease_lost.send(task=self._task.name, run=self._request.id, key=loss.key, fence=loss.fence)
-        if self._options.on_lease_lost == "abort" and detect_environment() == "default":
+        if self._abort is not None and detect_environment() == "default":
             self._abort.now(loss)
 
     def _on_overdue(self) -> None:
@@ -285,98 +281,3 @@ def _terms(options: TaskOptions, settings: Settings) -> Terms:
         expect_within=options.expect_within,
         insist_for=patience,
     )
-
-
-def seen_run(task: str, request: Any, leases: Any = None, *, is_loose: bool = True) -> Run:
-    """`is_loose`: without a lock because none was asked for. It has a fence all the same, so that code
-    which writes with it can be tested; a run that goes on although the store is away has none."""
-    custom = request.headers or {}
-    return Run(
-        id=request.id or "",
-        task=task,
-        attempt=(request.retries or 0) + 1,
-        entry=_text(custom.get(headers.ENTRY)),
-        slot=_slot(custom.get(headers.SLOT)),
-        leases=leases,
-        loose_fence=time.time_ns() // 1000 if is_loose else 0,
-    )
-
-
-def ask_of(task: Any, request: Any, options: TaskOptions, unique: UniqueKey, parts: Parts) -> Ask:
-    """`request`: a Context, in the child or of the parent's request."""
-    told: Mapping[str, Any] = (request.properties or {}).get(OURS) or {}
-    custom = request.headers or {}
-    run, retries = request.id, request.retries or 0
-    job = None
-    if options.overlap != "allow" or options.on_duplicate is not None:
-        job = unique.of(request.args or (), request.kwargs or {})
-    kept_since = told.get("kept_since")
-    note = {
-        "task": task.name,
-        "run": run,
-        "entry": custom.get(headers.ENTRY),
-        "slot": custom.get(headers.SLOT),
-        "worker": request.hostname,
-        "attempt": retries + 1,
-    }
-    if (message := told.get("message")) is not None:
-        note["message"] = message
-    return Ask(
-        run=run,
-        owner=told.get("execution") or f"{run}:{time.time_ns():x}",
-        position=position_of(retries, request.replaced_task_nesting or 0),
-        ttl=options.ttl(parts.settings),
-        run_key=run_key(run, _count(custom.get(headers.GENERATION))),
-        task_key=None if options.overlap == "allow" else f"task:{job}",
-        call_key=None if options.on_duplicate is None else f"call:{job}",
-        note=note,
-        overlap=options.overlap,
-        was_started=retries > 0 or bool((request.delivery_info or {}).get("redelivered")),
-        waited=timedelta(seconds=boottime() - kept_since) if kept_since else timedelta(0),
-        lock_wait=options.lock_wait,
-        max_deliveries=options.most_deliveries(parts.settings),
-    )
-
-
-def task_key_of(task: Any, args: Any, kwargs: Mapping[str, Any], options: TaskOptions) -> str | None:
-    return None if options.overlap == "allow" else f"task:{task.singleton_unique.of(args, kwargs)}"
-
-
-def writes_letters(options: TaskOptions, request: Any) -> bool:
-    """Whether a run that fails for good becomes a dead letter, which its parent process writes: not
-    where there is none that knows of us."""
-    return options.dead_letter and OURS in (request.properties or {})
-
-
-def is_in_canvas(request: Any) -> bool:
-    """Whether somebody's next step depends on this task."""
-    return bool(
-        request.chain or request.callbacks or request.errbacks or request.group or request.chord
-    )
-
-
-def delay_of(retrying: Retry) -> timedelta:
-    when = retrying.when
-    if isinstance(when, datetime):
-        aware = when if when.tzinfo else when.replace(tzinfo=UTC)
-        return max(timedelta(0), aware - datetime.now(UTC))
-    return timedelta(seconds=max(0.0, float(when or 0)))
-
-
-def is_ignore(error: BaseException) -> bool:
-    return isinstance(error, Ignore | Reject | Retry)
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _count(value: object) -> int:
-    return max(0, value) if isinstance(value, int) else 0
-
-
-def _slot(value: object) -> datetime | None:
-    try:
-        return datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        return None

@@ -12,7 +12,7 @@ from celery_singleton_lock.core.clock import boottime
 from celery_singleton_lock.core.errors import ConfigurationError, StoreUnavailable
 from celery_singleton_lock.core.models import FINISHED, Granted, LeaseRequest, Park, Release
 
-from .attempt import ask_of
+from .asking import ask_of
 from .parts import parts_of
 from .run import LETTER_DUE, Ask
 
@@ -78,10 +78,13 @@ class Closing:
         now = boottime()
         self._give_up_at = self._give_up_at or now + self._ask.ttl.total_seconds()
         if now < self._give_up_at:
-            _pending.add(self)
-            self._consumer.timer.call_after(_LOOK_EVERY_S, self.free_when_gone)
+            self.free_later()
         else:
             _pending.discard(self)
+
+    def free_later(self) -> None:
+        _pending.add(self)
+        self._consumer.timer.call_after(_LOOK_EVERY_S, self.free_when_gone)
 
     def _free(self, ask: Ask) -> None:
         """Best effort: what cannot be freed runs out."""
@@ -101,8 +104,9 @@ class Closing:
             logger.warning("leases_not_freed run=%s reason=%s", ask.run, error.reason)
 
     def _is_gone(self) -> bool:
-        """Whether the child that executed it has ended. Threads and greenlets cannot be seen to."""
-        if self._pid is None:
+        """Whether what executed it has ended: a child, or a greenlet, which is killed before anybody is
+        told. A thread cannot be seen to."""
+        if self._pid is None or getattr(self._consumer.pool, "is_green", False):
             return True
         processes = getattr(getattr(self._consumer.pool, "_pool", None), "_pool", None)
         if processes is None:

@@ -29,7 +29,7 @@ from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.recovery import message_note
 from celery_singleton_lock.recovery.letters import FAILED as LETTER_FAILED
 
-from .attempt import OURS, ask_of
+from .asking import OURS, ask_of
 from .closing import Closing
 from .last_letter import LastLetter, letter_for, reason_of
 from .options import TaskOptions
@@ -65,6 +65,7 @@ class SingletonRequest(Request):  # type: ignore[misc]
         self._closing: Closing | None = None
         self._letter: LastLetter | None = None
         self._pause_s = FIRST_PAUSE_S
+        self._is_cancelled = False
 
     # What the child says
 
@@ -187,8 +188,16 @@ class SingletonRequest(Request):  # type: ignore[misc]
         self._close(REVOKED)
         super()._announce_revoked(reason, terminated, signum, expired)
 
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        if self.time_start:
+            # Before: a greenlet that is killed counts as a success, and is acknowledged at once.
+            self._close(REVOKED)
+        super().terminate(pool, signal)
+
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
+        """Called by a signal handler, in a cold shutdown: nothing here may wait."""
         was_running = self.time_start is not None
+        self._is_cancelled = was_running
         try:
             super().cancel(pool, signal, emit_retry)
         except NotImplementedError:
@@ -196,8 +205,10 @@ class SingletonRequest(Request):  # type: ignore[misc]
             # pool, this would be the failure of the body that runs. Interrupt it by what it is.
             if was_running and type(pool).__module__ == "celery.concurrency.solo":
                 raise WorkerTerminate(EX_FAILURE) from None
+            self._is_cancelled = False
             return
-        if was_running:
+        # A greenlet has given up by itself.
+        if was_running and not getattr(pool, "is_green", False):
             self._close(None)
 
     def _close_failed(self, error: BaseException, exc_info: Any, *, is_put_back: bool) -> None:
@@ -214,7 +225,7 @@ class SingletonRequest(Request):  # type: ignore[misc]
         if self._closing is None:
             self._closing = Closing(self, outcome)
             if outcome is None:
-                self._closing.free_when_gone()
+                self._closing.free_later()
 
     def _owe_letter(self, error: BaseException | str, exc_info: Any) -> None:
         if self._letter is not None or not self.task.singleton_options.dead_letter:
@@ -235,7 +246,9 @@ class SingletonRequest(Request):  # type: ignore[misc]
 
     def acknowledge(self) -> None:
         """Only when all is recorded, and sent, that must be before the message is gone."""
-        if not self.acknowledged and self._is_free_to_go(self.acknowledge):
+        if self._is_cancelled or self.acknowledged:
+            return  # what was cancelled is for another worker
+        if self._is_free_to_go(self.acknowledge):
             super().acknowledge()
             self._free()
 

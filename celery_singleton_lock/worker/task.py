@@ -18,7 +18,8 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery_singleton_lock.recovery.retry import GIVE_UP, RetryPolicy, decide
 from celery_singleton_lock.settings.broker import split_brokers, visibility_timeout
 
-from .attempt import Attempt, seen_run
+from .asking import seen_run
+from .attempt import Attempt
 from .calls import apply_unique
 from .options import OPTIONS, TaskOptions, refuse_unknown_options
 from .outcomes import KeptAside

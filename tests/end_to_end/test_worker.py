@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import chain, chord
 
 from celery_singleton_lock import RecordState, Skipped, dead_letters_of, open_store
 from celery_singleton_lock.testing.servers import RedisServer
@@ -56,6 +57,26 @@ TASKS = """
         note("start")
         os.kill(os.getpid(), 9)
 
+    @app.task(base=SingletonTask, bind=True, unique_on=(), dead_letter=False)
+    def ends(self, how):
+        note("start")
+        if how == "fail":
+            raise ValueError("no")
+        if how == "retry" and self.current_run.attempt == 1:
+            self.retry(countdown=0.2)
+        return how
+
+    @app.task(base=SingletonTask, unique_on=(), overlap="queue")
+    def in_line(number):
+        note("start")
+        time.sleep(0.2)
+        note("end")
+        return number
+
+    @app.task()
+    def collect(values):
+        return values
+
     @app.task()
     def after(value):
         note("callback")
@@ -89,14 +110,6 @@ def start_workers(tmp_path: Path, notes: RedisServer) -> Iterator[StartWorkers]:
     yield start
     for workers in started:
         workers.end()
-
-
-def assert_never_two_at_once(workers: Workers, run: str) -> None:
-    inside = 0
-    for note in workers.notes:
-        if note.run == run:
-            inside += {"start": 1, "end": -1}.get(note.what, 0)
-            assert inside <= 1, workers.notes
 
 
 def test_run_of_a_killed_worker_is_taken_over(broker_url: str, start_workers: StartWorkers) -> None:
@@ -155,6 +168,38 @@ def test_stopped_worker_wakes_up_and_leaves_nothing(
     assert workers.result(run).get(timeout=20) == second.fence
 
 
+def test_runs_in_line_come_one_by_one_from_two_workers(
+    broker_url: str, start_workers: StartWorkers
+) -> None:
+    workers = start_workers(broker_url)
+    workers.start()
+    workers.start()
+    runs = [workers.call("in_line", number) for number in range(6)]
+    assert [workers.result(run).get(timeout=40) for run in runs] == list(range(6))
+    inside = 0
+    for note in workers.notes:
+        inside += {"start": 1, "end": -1}[note.what]
+        assert 0 <= inside <= 1
+    assert len(workers.noted("start")) == 6
+
+
+def test_canvas_with_a_skip_completes(broker_url: str, start_workers: StartWorkers) -> None:
+    workers = start_workers(broker_url)
+    workers.start()
+    tasks = workers.client().tasks
+    work, collect = tasks["proj.work"], tasks["proj.collect"]
+    first = workers.call("work")
+    until(lambda: workers.noted("start", first))
+    chained = chain(work.si(), collect.s()).apply_async()
+    chorded = chord([work.si(), collect.si("x")], collect.s()).apply_async()
+    assert Skipped.read(chained.get(timeout=20)) is not None
+    skipped, plain = chorded.get(timeout=20)
+    assert Skipped.read(skipped) is not None
+    assert plain == "x"
+    workers.set("go")
+    assert workers.result(first).get(timeout=20)
+
+
 def test_run_that_outlives_its_ttl_is_executed_once_however_often_it_is_delivered(
     start_workers: StartWorkers,
 ) -> None:
@@ -197,9 +242,10 @@ def test_time_limit_is_the_end_and_frees_the_job(start_workers: StartWorkers, ta
     assert [letter.run_id for letter in dead_letters_of(workers.client()).list()] == [run]
 
 
-def test_terminated_run_is_revoked_and_frees_the_job(start_workers: StartWorkers) -> None:
+@pytest.mark.parametrize("pool", ["prefork", "gevent", "eventlet"])
+def test_terminated_run_is_revoked_and_frees_the_job(start_workers: StartWorkers, pool: str) -> None:
     workers = start_workers()
-    workers.start()
+    workers.start(pool)
     run = workers.call("work")
     until(lambda: workers.noted("start", run))
     workers.client().control.revoke(run, terminate=True)
@@ -221,7 +267,41 @@ def test_run_that_kills_its_workers_is_given_up(start_workers: StartWorkers) -> 
     assert (letter.run_id, letter.reason) == (run, "worker_died")
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
+POOLS = ["prefork", "threads", "solo", "gevent", "eventlet"]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_run_ends_alike_in_every_pool(start_workers: StartWorkers, pool: str) -> None:
+    workers = start_workers()
+    workers.start(pool)
+    ends = {"succeed": "succeeded", "fail": "failed", "retry": "succeeded"}
+    for how, outcome in ends.items():
+        run = workers.call("ends", how)
+        until(lambda run=run, outcome=outcome: workers.outcome(run) == outcome)  # type: ignore[misc]
+        workers.call("ends", how, task_id=run)
+        until(lambda: workers.record("task:proj.ends").state is RecordState.FREE)  # type: ignore[union-attr]
+        assert len(workers.noted("start", run)) == (2 if how == "retry" else 1)
+    client: Any = workers.notes_server.connect()
+    until(lambda: client.hlen("unacked") == 0 and client.llen(workers.queue) == 0)
+    assert len(workers.noted("start")) == 4  # the copies were not executed
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
+def test_cold_shutdown_of_the_other_pools_loses_no_run(start_workers: StartWorkers, pool: str) -> None:
+    workers = start_workers()
+    worker = workers.start(pool)
+    run = workers.call("work")
+    until(lambda: workers.noted("start", run))
+    worker.send_signal(signal.SIGQUIT)
+    time.sleep(1)
+    os.killpg(worker.pid, signal.SIGKILL)  # it may wait for its threads
+    workers.start()
+    until(lambda: len(workers.noted("start", run)) == 2)
+    workers.set("go")
+    assert workers.result(run).get(timeout=20) == workers.noted("start", run)[1].fence
+
+
+@pytest.mark.parametrize("pool", POOLS)
 def test_warm_shutdown_ends_the_run_in_every_pool(start_workers: StartWorkers, pool: str) -> None:
     workers = start_workers()
     worker = workers.start(pool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 from benchmarks.round_trips import counted_round_trips
 from celery_singleton_lock import (
     FINISHED,
+    ConfigurationError,
     LeaseLost,
     LeaseRequest,
     RecordState,
@@ -271,6 +273,35 @@ def test_wait_in_line_ends_with_lock_wait(app: Celery) -> None:
     assert skipped.reason == "waited too long"
 
 
+@pytest.mark.parametrize("how", ["retried", "delivered again"])
+def test_run_that_may_have_been_started_waits_and_is_not_skipped(
+    app: Celery, server: RedisServer, how: str
+) -> None:
+    gate = Gate()
+
+    @define(app, base=SingletonTask, name="t", unique_on=(), overlap="skip")
+    def body(number: int) -> int:
+        if number == 1:
+            gate.enter()
+        return number
+
+    with working(app):
+        first = body.delay(1)
+        assert gate.wait_for_entry()
+        before = COUNTS["kept"]
+        if how == "retried":
+            second = body.apply_async((2,), retries=1)
+        else:
+            second = body.apply_async((2,), queue="aside")
+            client: Any = server.connect()
+            message = json.loads(client.lpop("aside"))
+            message["properties"]["delivery_info"]["redelivered"] = True
+            client.rpush("celery", json.dumps(message))
+        until(lambda: COUNTS["kept"] > before)
+        gate.open()
+        assert (first.get(timeout=WITHIN), second.get(timeout=WITHIN)) == (1, 2)
+
+
 def test_overlap_may_be_allowed_and_runs_are_still_executed_once(app: Celery) -> None:
     gate, calls = Gate(), []
 
@@ -292,7 +323,10 @@ def test_overlap_may_be_allowed_and_runs_are_still_executed_once(app: Celery) ->
     assert len(calls) == 2
 
 
-def test_lost_run_leaves_no_result_no_callback_and_no_retry(app: Celery, server: RedisServer) -> None:
+@pytest.mark.parametrize("then", ["looks", "returns", "retries", "fails"])
+def test_lost_run_leaves_no_result_no_callback_and_no_retry(
+    app: Celery, server: RedisServer, then: str
+) -> None:
     gate, calls, lost = Gate(), [], threading.Event()
 
     @define(app, base=SingletonTask, bind=True, name="t", autoretry_for=(Exception,), retry_backoff=1)
@@ -300,7 +334,13 @@ def test_lost_run_leaves_no_result_no_callback_and_no_retry(app: Celery, server:
         calls.append(self.current_run.fence)
         if len(calls) == 1:
             gate.enter()
-            self.current_run.ensure_held()
+            if then == "looks":
+                self.current_run.ensure_held()
+            if then == "retries":
+                self.retry(countdown=0.1)
+            if then == "fails":
+                raise ValueError("no")
+        assert self.current_run.attempt == 1
         return len(calls)
 
     @define(app, name="callback")
@@ -328,18 +368,20 @@ def test_lost_run_leaves_no_result_no_callback_and_no_retry(app: Celery, server:
 def test_failed_run_is_finished_and_not_executed_again(app: Celery, server: RedisServer) -> None:
     calls: list[int] = []
 
-    @define(app, base=SingletonTask, name="t", dead_letter=False)
+    @define(app, base=SingletonTask, name="t", dead_letter=False, track_started=True)
     def body() -> None:
         calls.append(1)
         raise ValueError("no")
 
     with working(app):
+        before = COUNTS["copy"]
         result = body.delay()
         with pytest.raises(ValueError, match="no"):
             result.get(timeout=WITHIN)
         until(lambda: outcome_of(app, result.id) == "failed")
         body.apply_async(task_id=result.id)
-        until(lambda: queued(server) == 0 and unacknowledged(server) == 0)
+        until(lambda: COUNTS["copy"] > before and unacknowledged(server) == 0)
+        assert app.AsyncResult(result.id).state == "FAILURE"  # and not STARTED
     assert calls == [1]
 
 
@@ -406,6 +448,26 @@ def test_ways_to_retry(app: Celery, how: str) -> None:
         until(lambda: calls == [0, 1])
         until(lambda: outcome_of(app, result.id) == "succeeded")
         assert result.get(timeout=WITHIN) in (1, 2)
+
+
+@pytest.mark.parametrize(("longest", "warns"), [(3, False), (60, True)])
+def test_backoff_beyond_the_visibility_timeout_is_warned_of_at_start(
+    app: Celery, caplog: pytest.LogCaptureFixture, longest: int, warns: bool
+) -> None:
+    @define(app, base=SingletonTask, name="t", retry_backoff_max=longest, max_retries=None)
+    def body() -> None: ...
+
+    with working(app):
+        pass
+    assert ("retry_outlives_visibility_timeout task=t longest_s=60" in caplog.text) is warns
+
+
+def test_ttl_that_cannot_work_ends_the_worker_at_its_start(app: Celery) -> None:
+    @define(app, base=SingletonTask, name="t", lock_ttl=0.5)
+    def body() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="two renewals"):
+        app.tasks["t"].start_strategy(app, None)
 
 
 def test_retries_are_used_up(app: Celery) -> None:
