@@ -227,6 +227,6 @@ def test_lock_that_cannot_work_is_refused_where_it_is_written(arguments: dict[st
 def test_current_app_is_used_where_none_is_named(server: RedisServer) -> None:
     app = Celery("current", broker=server.url)
     app.set_current()
-    with singleton_lock("k"):
-        [record] = parts_of(app).store.peek(["lock:k"])
+    with singleton_lock("of the current app"):
+        [record] = parts_of(app).store.peek(["lock:of the current app"])
         assert record is not None
