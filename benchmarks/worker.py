@@ -31,8 +31,10 @@ APP = """
 
     from celery_singleton_lock import SingletonTask
 
-    app = Celery("bench", broker=os.environ["BROKER"], set_as_current=False)
-    app.conf.task_ignore_result = True
+    app = Celery(
+        "bench", broker=os.environ["BROKER"], backend=os.environ["BROKER"], set_as_current=False
+    )
+    app.conf.task_ignore_result = bool(os.environ.get("IGNORE_RESULTS"))
     app.conf.singleton_lock_url = os.environ["LOCKS"]
 
 
@@ -61,7 +63,7 @@ class Effort:
     call_rounds: int
 
 
-FULL = Effort(tasks=5_000, rounds=5, calls=200, call_rounds=40)
+FULL = Effort(tasks=5_000, rounds=3, calls=200, call_rounds=40)
 QUICK = Effort(tasks=200, rounds=1, calls=20, call_rounds=3)
 
 
@@ -72,16 +74,17 @@ def chapters(effort: Effort) -> Iterator[Chapter]:
 
 def drained(effort: Effort) -> Iterator[Answer]:
     with RedisServer() as broker, RedisServer() as locks, bench_app(broker, locks) as (place, app):
-        for pool in POOLS:
+        for pool, ignored in itertools.product(POOLS, ("", "yes")):
 
-            def measure(pool: str = pool) -> list[Answer]:
+            def measure(pool: str = pool, ignored: str = ignored) -> list[Answer]:
                 samples: dict[str, list[float]] = {"ours": [], "plain": []}
                 for number in range(effort.rounds):
                     for task in sorted(samples, reverse=bool(number % 2)):
                         queue = fill(app, task, effort.tasks)
-                        samples[task].append(drain(broker, place, queue, pool, effort.tasks))
-                question = Question(f"SingletonTask to plain, {pool}", "ours", "plain", at_most=1.15)
-                return [answer(question, samples)]
+                        took = drain(broker, place, queue, pool, effort.tasks, IGNORE_RESULTS=ignored)
+                        samples[task].append(took)
+                name = f"{pool}, results {'ignored' if ignored else 'kept'}: to a plain task"
+                return [answer(Question(name, "ours", "plain", at_most=1.15), samples)]
 
             yield from until_kept(measure, repeats=1 if effort.rounds > 1 else 0)
         before = scripts_run(locks)
@@ -142,14 +145,20 @@ def fill(app: Any, task: str, count: int) -> str:
     return queue
 
 
-def drain(broker: RedisServer, place: Path, queue: str, pool: str, count: int) -> float:
+def drain(
+    broker: RedisServer, place: Path, queue: str, pool: str, count: int, **environment: str
+) -> float:
     """Seconds for one of its messages, from the first that a worker takes to the last acknowledged."""
     client: Any = broker.connect()
     command = [sys.executable, "-m", "celery", "-A", "bench_app", "worker", "-Q", queue, *POOLS[pool]]
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "ERROR"]
     with on_all_cores():
         worker = subprocess.Popen(
-            [*command, *quiet], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*command, *quiet],
+            cwd=place,
+            env=os.environ | environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
             until(lambda: client.llen(queue) < count, 30)
