@@ -4,8 +4,8 @@
 
     python -m example_project.demo
 
-It brings its own server. `app` is what you would write yourself. Here
-it is started, hurt and watched, and at the end counted, from what its processes recorded.
+It brings its own server. `app` is what you would write yourself. Here it is started, hurt and
+watched. At the end `tale` counts, from what its processes recorded.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -31,67 +29,25 @@ from . import database
 from .app import app
 from .crew import Crew
 from .database import Work
-from .stage import DemoFailed, Publication, Stage, cell, coloured
+from .stage import DemoFailed, Stage, cell, coloured
+from .tale import (
+    BEGINS,
+    HAS_EXPORTED,
+    HAS_PAID,
+    INVOICE,
+    MONDAY,
+    SECOND,
+    TOO_LATE,
+    TUESDAY,
+    Tale,
+    faults,
+    summary,
+)
 
 BEATS: Final = 2
 WORKERS: Final = 3
-SECOND: Final = timedelta(seconds=1)
 AWAY_S: Final = 3.0
 """How long Redis is away."""
-BEGINS, HAS_EXPORTED, TOO_LATE = (
-    "begins to export",
-    "has exported",
-    "is refused with its late export of",
-)
-TRIES, HAS_PAID = "tries to pay", "has paid"
-
-
-@dataclass
-class Tale:
-    """What was recorded. All that the summary says is computed from it."""
-
-    published: list[Publication] = field(default_factory=list)
-    executed: list[datetime] = field(default_factory=list)
-    """The slot of each execution."""
-    calm_until: datetime | None = None
-    """Up to this slot nobody was hurt: none may be published twice."""
-    work: list[Work] = field(default_factory=list)
-    stopped: str = ""
-    fence_written: int = 0
-    """That of the export which the stopped worker wanted to replace."""
-    letters: int = 0
-    letters_left: int = 0
-
-    def done(self, what: str, about: str) -> list[Work]:
-        return [each for each in self.work if (each.what, each.about) == (what, about)]
-
-    @property
-    def due(self) -> list[datetime]:
-        """Every second from the first slot that was published to the last that was executed."""
-        first, last = min(self.slots_published), max(self.executed)
-        return [first + n * SECOND for n in range((last - first) // SECOND + 1)]
-
-    @property
-    def slots_published(self) -> set[datetime]:
-        # One may be on its way when we look.
-        return {each.slot for each in self.published if each.slot <= max(self.executed)}
-
-    @property
-    def missed(self) -> list[datetime]:
-        return sorted({*self.due} - {*self.executed})
-
-    @property
-    def duplicates(self) -> int:
-        return len(self.executed) - len(set(self.executed))
-
-    @property
-    def copies(self) -> int:
-        return len(self.published) - len({each.slot for each in self.published})
-
-    @property
-    def copies_in_calm(self) -> list[datetime]:
-        calm = Counter(each.slot for each in self.published)
-        return [slot for slot, n in calm.items() if n > 1 and slot <= (self.calm_until or slot)]
 
 
 class Play:
@@ -141,33 +97,31 @@ class Play:
 
     def a_worker_is_killed(self) -> None:
         self._stage.narrate("3. A worker is killed in the middle of an export, which is taken over.")
-        first = self._begin_export("monday")
+        first = self._begin_export(MONDAY)
         self._stage.warn(f"kill -9 {first.worker}")
         self._crew.kill(first.worker)
         killed_at = time.time()
         self._stage.say(f"{self._crew.start_worker()} is started in its place")
         second = self._wait_for_successor(first)
         self._stage.say(f"that was {second.at - killed_at:.1f} s later, with a larger fence")
-        self._end_export("monday")
+        self._end_export(MONDAY)
 
     def a_worker_is_stopped(self) -> None:
         self._stage.narrate("4. A worker sleeps through its ttl, wakes up, and writes too late.")
-        first = self._begin_export("tuesday")
+        first = self._begin_export(TUESDAY)
         self._stage.warn(f"kill -STOP {first.worker}")
         self._crew.stop(first.worker)
         self._wait_for_successor(first)
-        self._end_export("tuesday")
+        self._end_export(TUESDAY)
         self._stage.warn(f"kill -CONT {first.worker}")
         self._crew.wake(first.worker)
         # Or it is written a second time: the end of the demo says what that means.
         self._stage.wait_for(
             "a late write",
-            lambda: (
-                self._stage.done(TOO_LATE, "tuesday") or self._stage.done(HAS_EXPORTED, "tuesday")[1:]
-            ),
+            lambda: self._stage.done(TOO_LATE, TUESDAY) or self._stage.done(HAS_EXPORTED, TUESDAY)[1:],
         )
         self._tale.stopped = first.worker
-        self._tale.fence_written = database.fence_of_export("tuesday")
+        self._tale.fence_written = database.fence_of_export(TUESDAY)
 
     def redis_goes_away(self) -> None:
         self._stage.narrate(
@@ -192,16 +146,16 @@ class Play:
     def a_job_fails(self) -> None:
         self._stage.narrate("6. A payment fails, backs off, fails for good, and is replayed.")
         letters = dead_letters_of(app)
-        app.tasks["shop.pay"].delay("invoice 7")
-        [letter] = self._stage.wait_for("a dead letter", lambda: list(letters.list()))
-        self._stage.warn(f"a dead letter: {letter.task}, {letter.exception}")
-        self._tale.letters = 1
+        app.tasks["shop.pay"].delay(INVOICE)
+        found = self._stage.wait_for("a dead letter", lambda: list(letters.list()))
+        self._tale.letters = len(found)
+        self._stage.warn(f"a dead letter: {found[0].task}, {found[0].exception}")
         database.set_fact("the bank is open")
         self._stage.say("the bank is open again, and the letter is replayed")
-        for outcome in letters.replay(ids=[letter.id]):
+        for outcome in letters.replay(everything=True):
             if outcome.why_not:
                 raise DemoFailed(f"the letter was not replayed: {outcome.why_not}")
-        self._stage.wait_for("the payment", lambda: self._stage.done(HAS_PAID, "invoice 7"))
+        self._stage.wait_for("the payment", lambda: self._stage.done(HAS_PAID, INVOICE))
         self._tale.letters_left = len(list(letters.list()))
 
     # Exports
@@ -270,43 +224,6 @@ def _seconds(after: datetime, until: datetime) -> Iterator[datetime]:
     slot = after
     while (slot := slot + SECOND) <= until:
         yield slot
-
-
-def summary(tale: Tale) -> str:
-    begun = sum(each.what == BEGINS for each in tale.work)
-    exported = sum(each.what == HAS_EXPORTED for each in tale.work)
-    refused = sum(each.what == TOO_LATE for each in tale.work)
-    tries = len(tale.done(TRIES, "invoice 7"))
-    return (
-        f"slots     {len(tale.due)} due, {len(tale.slots_published)} published, copies {tale.copies}\n"
-        f"runs      {len(tale.executed)} executed, duplicates {tale.duplicates}, "
-        f"missed {len(tale.missed)}\n"
-        f"exports   {exported} written, {begun - exported} taken over, {refused} late write refused\n"
-        f"payments  {len(tale.done(HAS_PAID, 'invoice 7'))} paid in {tries} attempts, "
-        f"{tale.letters} dead letter, {tale.letters_left} left"
-    )
-
-
-def faults(tale: Tale) -> Iterator[str]:
-    """What did not go as promised."""
-    if tale.missed:
-        yield f"missed: {', '.join(f'{slot:%H:%M:%S}' for slot in tale.missed)}"
-    if tale.duplicates:
-        yield f"executed more than once: {tale.duplicates}"
-    if tale.copies_in_calm:
-        yield "slots were published twice, although nobody was hurt"
-    for day in ("monday", "tuesday"):
-        begun, written = tale.done(BEGINS, day), tale.done(HAS_EXPORTED, day)
-        if [each.fence for each in begun] != sorted({each.fence for each in begun}):
-            yield f"the fences of {day} do not grow"
-        if [each.fence for each in written] != [each.fence for each in begun[-1:]]:
-            yield f"{day} was not exported once, by the last who began"
-    if [each.worker for each in tale.done(TOO_LATE, "tuesday")] != [tale.stopped]:
-        yield f"it was not {tale.stopped} who was refused"
-    if [tale.fence_written] != [each.fence for each in tale.done(BEGINS, "tuesday")[-1:]]:
-        yield "the late write replaced its successor's"
-    if len(tale.done(HAS_PAID, "invoice 7")) != 1 or tale.letters != 1 or tale.letters_left:
-        yield "the payment was not replayed once"
 
 
 def play() -> Tale:

@@ -19,8 +19,8 @@ import pytest
 
 from celery_singleton_lock.testing.servers.waiting import holds_within
 from example_project.database import Work
-from example_project.demo import Tale, faults
 from example_project.stage import Publication
+from example_project.tale import Tale, faults
 
 psutil = pytest.importorskip("psutil")
 
