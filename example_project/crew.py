@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,6 @@ from celery_singleton_lock.testing.servers.launch import Command, launch
 ROOT: Final = Path(__file__).parents[1]
 BEAT: Final = "beat --pidfile= -l INFO"
 WORKER: Final = "worker -n {name}@shop -c 1 --without-gossip --without-mingle -l INFO"
-LAST_LINES: Final = 8
 
 
 class Crew:
@@ -91,8 +90,9 @@ class Crew:
     def log(self, name: str) -> str:
         return self._log_of(name).read_text(errors="replace")
 
-    def last_words(self) -> str:
-        tails = {name: self.log(name).splitlines()[-LAST_LINES:] for name in self._processes}
+    def last_words(self, names: Sequence[str], most: int) -> str:
+        """The last lines that they logged, that many of each."""
+        tails = {name: self.log(name).splitlines()[-most:] for name in names}
         return "\n".join(f"{name}: {line}" for name, lines in tails.items() for line in lines)
 
     def _log_of(self, name: str) -> Path:

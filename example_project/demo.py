@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from celery_singleton_lock import SingletonError, dead_letters_of, open_schedule
 from celery_singleton_lock.testing.servers import RedisServer, ServerFailed, ServerMissing
@@ -59,6 +59,7 @@ class Play:
         self._server = server
         self._schedule = open_schedule(app, by="demo")
         self._tale = Tale()
+        self._left_in_hand: set[str] = set()
 
     def perform(self) -> Tale:
         self.both_beats_are_active()
@@ -100,6 +101,7 @@ class Play:
         first = self._begin_export(MONDAY)
         self._stage.warn(f"kill -9 {first.worker}")
         self._crew.kill(first.worker)
+        self._left_in_hand.add(first.run)
         killed_at = time.time()
         self._stage.say(f"{self._crew.start_worker()} is started in its place")
         second = self._wait_for_successor(first)
@@ -194,8 +196,9 @@ class Play:
     def _wait_for_calm(self) -> None:
         """For the moment after a slot: all is acknowledged, and the next one is not due yet.
 
-        Who is killed then leaves nothing half done, and what is counted is exact: Redis may lose a
-        message in the moment in which a worker takes it, whoever uses it.
+        Who is killed then leaves nothing half done, and what is counted is exact. Two limits of
+        kombu 5.7 are kept out of the story: a message is lost whose worker loses Redis in the moment
+        in which it takes it, and a worker that has put a message aside exits when it loses Redis.
         """
         seen = len(self._stage.counted)
 
@@ -212,12 +215,8 @@ class Play:
     def _is_all_acknowledged(self) -> bool:
         # What a killed worker had in hand stays there for the visibility timeout, an hour by default.
         with self._server.connect() as client:
-            in_hand = [json.loads(text)[0] for text in client.hvals("unacked")]
-            return not client.llen("celery") and not any(map(_is_of_a_slot, in_hand))
-
-
-def _is_of_a_slot(message: dict[str, Any]) -> bool:
-    return bool(message["headers"]["task"] == "shop.count")
+            in_hand = {json.loads(text)[0]["headers"]["id"] for text in client.hvals("unacked")}
+            return not client.llen("celery") and in_hand <= self._left_in_hand
 
 
 def _seconds(after: datetime, until: datetime) -> Iterator[datetime]:

@@ -57,10 +57,11 @@ class Stage:
             if found := fact():
                 return found
             if fallen := list(self._crew.fallen()):
-                raise DemoFailed(f"{', '.join(fallen)} exited\n{self._crew.last_words()}")
+                words = self._crew.last_words(fallen, 60)
+                raise DemoFailed(f"{', '.join(fallen)} exited\n{words}")
             if time.monotonic() > give_up_at:
-                waited = f"waited {self.PATIENCE_S:g} s for {what}"
-                raise DemoFailed(f"{waited}\n{self._crew.last_words()}")
+                words = self._crew.last_words(self._crew.living, 8)
+                raise DemoFailed(f"waited {self.PATIENCE_S:g} s for {what}\n{words}")
             time.sleep(0.03)
 
     def look(self) -> None:
