@@ -31,7 +31,7 @@ $(VENV)/.installed-%: pyproject.toml $(VENV)/.python
 	@$(INSTALL) -e '.[$*]'
 	@touch $@
 
-demo: $(VENV)/.installed-demo ## Processes fight for a lease on an embedded server; one is killed
+demo: $(VENV)/.installed-demo ## Beats, workers and Redis are killed, and no slot is missed or run twice
 	@$(BIN)/python -m example_project.demo
 
 test: $(VENV)/.installed-test lint servers ## Lint, then all tests, with every server they need

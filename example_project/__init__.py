@@ -1,1 +1,1 @@
-"""The package at work, to be read: ``python -m example_project.demo``."""
+"""The package at work, to be read: a small shop (`app`), and its worst half minute (`demo`)."""
