@@ -214,7 +214,10 @@ class Attempt:
     def end(self, state: str | None, value: Any) -> None:
         """Called when all is done that Celery does for a state: the result is stored, callbacks are
         sent. `state` None: the process is on its way out."""
-        if self._execution is None or state is None or isinstance(value, KeptAside):
+        if self._execution is None or state is None:
+            return
+        if isinstance(value, KeptAside | CopyIgnored | RunSkipped):
+            # There is nothing to record, or it was recorded.
             return
         if self.retrying is not None:
             self._park(self.retrying)

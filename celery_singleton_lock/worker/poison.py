@@ -31,6 +31,7 @@ from celery_singleton_lock.recovery.original import queue_of
 
 from .envelopes import keep_broken_envelopes
 from .flaws import flaw_of
+from .lost_connection import close_without_a_word
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class PoisonStep(StartStopStep):  # type: ignore[misc]
         self._quarantine.stand_before(c)
 
     def start(self, c: Any) -> None:
+        close_without_a_word(c.connection)
         if c.connection.transport.driver_type == "redis":
             keep_broken_envelopes(c.connection.default_channel, self._quarantine.isolate_envelope)
 

@@ -55,6 +55,9 @@ class SingletonRequest(Request):  # type: ignore[misc]
 
     def __init__(self, message: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(message, *args, **kwargs)
+        # What kombu's Redis transport raises, too, for a message whose connection is gone. It is logged
+        # then; without this it would end the worker. The broker delivers the message again.
+        self._connection_errors = (*self._connection_errors, AttributeError)
         self._told: dict[str, Any] = {
             "execution": f"{self.id}:{os.urandom(6).hex()}",
             "message": message_note.encode(message),

@@ -267,6 +267,27 @@ def test_run_that_kills_its_workers_is_given_up(start_workers: StartWorkers) -> 
     assert (letter.run_id, letter.reason) == (run, "worker_died")
 
 
+def test_worker_with_a_message_aside_outlives_its_broker(start_workers: StartWorkers) -> None:
+    with RedisServer(persistent=True) as broker:
+        workers = start_workers(broker.url)
+        worker = workers.start()
+        # One waits for its time, and a copy for the end of the run, both with the worker.
+        later = workers.call("ends", "succeed", countdown=8)
+        run = workers.call("work")
+        until(lambda: workers.noted("start", run))
+        workers.call("work", task_id=run)
+        until(lambda: "run_kept" in workers.log_of(0).read_text())
+        broker.kill()
+        time.sleep(2)
+        broker.restart()
+        workers.set("go")
+        until(lambda: workers.outcome(later) == "succeeded", within=60)
+        until(lambda: workers.outcome(run) == "succeeded", within=60)
+        assert worker.poll() is None
+        assert len(workers.noted("start", run)) == 1
+        workers.end()
+
+
 POOLS = ["prefork", "threads", "solo", "gevent", "eventlet"]
 
 
