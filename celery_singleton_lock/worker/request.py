@@ -53,6 +53,8 @@ class SingletonRequest(Request):  # type: ignore[misc]
     """Names the execution, so that the child, which gets its leases, and the parent, which may have to
     end them, both can speak for it."""
 
+    _connection_errors: tuple[type[BaseException], ...]
+
     def __init__(self, message: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(message, *args, **kwargs)
         # What kombu's Redis transport raises, too, for a message whose connection is gone. It is logged
