@@ -14,9 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_singleton_lock.leases.base import Grant, Renewal, Verdict
+from celery_singleton_lock.leases.redlock import quorum
 from celery_singleton_lock.leases.redlock.healing import Chore, Errand, repair
 from celery_singleton_lock.leases.redlock.quorum import (
     DONE,
+    FRESH,
+    GRANTED,
     HELD,
     MINE,
     TAKEN,
@@ -31,6 +34,8 @@ from celery_singleton_lock.leases.redlock.quorum import (
 TTL = 1_000_000
 PENDING = 300_000
 PATIENCE = 200_000
+NEWS = 100_000
+GUESSES_WITHIN = 1_000_000
 SLOWEST = 20_000
 """How long an ordinary message takes at most."""
 DRIFT = 0.01
@@ -107,14 +112,15 @@ class Node:
                 return Heard(self.memory.token, None)  # type: ignore[arg-type]
         return Heard(token, [getattr(self, step.value)(ask, attempt, fence)])  # type: ignore[arg-type]
 
-    def propose(self, ask: Ask, attempt: int, _: int) -> tuple[int, int, Any, int, int]:
+    def propose(self, ask: Ask, attempt: int, guess: int) -> tuple[int, int, Any, int, int]:
         it, now = self.memory, self.now()
         if ask.position is not None and it.position >= ask.position:
             return DONE, it.position, "", 0, it.fence
         is_same = it.claim == ask.call and it.attempt == attempt
         if it.until > now:
             if it.owner != ask.owner or (it.pending and it.claim == ask.call and attempt < it.attempt):
-                return HELD, it.until - now, it.owner, not it.pending, it.fence
+                kind = quorum.PENDING if it.pending else FRESH if now - it.since < NEWS else GRANTED
+                return HELD, it.until - now, it.owner, kind, it.fence
             if not it.pending:
                 if it.claim == ask.call:
                     it.attempt = max(attempt, it.attempt)
@@ -126,6 +132,10 @@ class Node:
             it.since = now
         it.owner, it.pending, it.until = ask.owner, True, now + PENDING
         it.claim, it.attempt = ask.call, attempt
+        if it.fence < guess and abs(guess - now) < GUESSES_WITHIN:
+            it.fence, it.call, it.pending, it.until = guess, ask.call, False, now + TTL
+            self._world.confirmed(self)
+            return MINE, guess, 0, 0, guess
         return TAKEN, max(it.fence, it.since), 0, 0, it.fence
 
     def confirm(self, ask: Ask, attempt: int, fence: int) -> int:
@@ -135,7 +145,8 @@ class Node:
         if it.fence >= fence:
             return int(it.fence == fence and not it.pending)
         it.fence, it.call, it.pending = fence, ask.call, False
-        it.until = self.now() + TTL
+        it.since = self.now()
+        it.until = it.since + TTL
         self._world.confirmed(self)
         return 1
 
@@ -143,7 +154,7 @@ class Node:
         it = self.memory
         is_claimed = it.owner == ask.owner and (it.claim, it.attempt) == (ask.call, attempt)
         if is_claimed and (it.pending or it.call == ask.call):
-            it.until = 0
+            it.until, it.pending = 0, True
         return 1
 
     def renew(self, ask: Ask, _: int, __: int) -> int:
@@ -207,15 +218,25 @@ class Node:
         return self.run, next(self._world.nonces)
 
     def merge(self, known: Memory) -> None:
-        it = self.memory
+        it, now = self.memory, self.now()
         it.position = max(it.position, known.position)
-        until = known.until and self.now() + known.until
+        until = known.until and now + known.until
+        if (known.owner, known.fence, known.pending) == (it.owner, it.fence, it.pending):
+            it.until = max(it.until, until) if it.until and until else 0
+            return
+        # One of two that hold it may have been granted it, and only that one, or neither, may free it:
+        # nobody is let in before both are over.
+        blocked_until = max(it.until, until) if it.until > now and known.until > 1 else 0
         if (known.fence, not known.pending, not until) > (it.fence, not it.pending, not it.until):
+            loser_until = it.until if it.until > now else 0
             it.owner, it.fence, it.pending, it.until = known.owner, known.fence, known.pending, until
             it.claim, it.attempt, it.call = known.claim, known.attempt, known.call
             it.released = known.released
-        elif known.fence == it.fence and known.pending == it.pending and it.until and until:
-            it.until = max(it.until, until)
+        else:
+            loser_until = until if known.until > 1 else 0
+        if loser_until:
+            it.owner, it.pending, it.claim = "", True, ""
+            it.until = max(blocked_until, loser_until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,13 +283,19 @@ class World:
         self._order = itertools.count()
         self.trouble = KINDS[seed % len(KINDS)]
         self.size = 3 if self.chance.random() < 0.6 else 5
-        self.quorum = self.quorum_type(self.size, tries=3, rest=self._rest)
+        self.quorum = self.quorum_type(self.size, tries=3, rest=self._rest, guess=self._guess)
         self.nodes = [self.node_type(self) for _ in range(self.size)]
         self.history = History(seed)
         self._down_at_most = self.size - self.quorum.size.majority
 
     def _rest(self, attempt: int) -> float:
         return self.chance.uniform(0.0005, 0.05 * attempt)
+
+    def _guess(self) -> int:
+        """Right for about half of the nodes."""
+        if self.chance.random() < 0.3:
+            return 0
+        return self.time + self.chance.randrange(500_000, 2_500_000)
 
     def run(self) -> None:
         for number in range(3):
@@ -385,7 +412,7 @@ class Exchange:
         for at, share in wish.shares.items():
             node = world.nodes[at]
             token = wish.under[at] if wish.under else client.knows(at)
-            fence = wish.fences.get(share[0], 0)
+            fence = wish.fences.get(share[0], 0) or wish.guess
             given = (at, token[0], token, wish.step, replace(client.ask), wish.attempt, fence)
             for _ in range(world.copies()):
                 world.at(world.delay(), self._arrive, node, *given)
@@ -528,16 +555,16 @@ class Client:
         return start + TTL * (1 - DRIFT) - 2000
 
     def hold(self, holding: Holding) -> Generator[Any, Any, None]:
-        chance, quorum = self.world.chance, self.world.quorum
+        chance, rounds = self.world.chance, self.world.quorum
         for _ in range(chance.randrange(3)):
             yield Pause(chance.random() * 0.5)
             if self.now() >= holding.deadline:
                 break
             asked_at = self.now()
             try:
-                [renewal] = yield from quorum.renew(1)
+                [renewal] = yield from rounds.renew(1)
                 if renewal is Renewal.FORGOTTEN:
-                    [is_back] = yield from quorum.vote(Step.RESTORE, 1)
+                    [is_back] = yield from rounds.vote(Step.RESTORE, 1)
                     renewal = Renewal.RENEWED if is_back else Renewal.REFUSED
             except NoMajority:
                 continue

@@ -57,9 +57,13 @@ class Channel:
             data += self._socket.recv(_CHUNK)
         if not data:
             raise ConnectionError("the server closed the connection")
-        self._buffer += data
-        replies, read = parse(self._buffer)
-        del self._buffer[:read]
+        if not self._buffer and data.count(b"\r\n") == 2 and data[:1] == b"$" and data[-2:] == b"\r\n":
+            # One short text, whole: nearly always.
+            replies = [data[data.index(b"\r\n") + 2 : -2]]
+        else:
+            self._buffer += data
+            replies, read = parse(self._buffer)
+            del self._buffer[:read]
         if self.owed:
             skipped = min(self.owed, len(replies))
             self.owed -= skipped
@@ -118,5 +122,8 @@ def _parse_one(buffer: bytearray, at: int) -> tuple[Reply, int] | None:
     return items, at
 
 
-def refused(replies: Sequence[Reply], word: str) -> bool:
-    return any(isinstance(reply, Refusal) and reply.startswith(word) for reply in replies)
+def first_refusal(replies: Sequence[Reply]) -> Refusal | None:
+    for reply in replies:
+        if isinstance(reply, Refusal):
+            return reply
+    return None

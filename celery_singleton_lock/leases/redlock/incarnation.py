@@ -37,7 +37,7 @@ class Token(NamedTuple):
         return cls(run_id, os.urandom(_NONCE // 2).hex(), generation)
 
     def __str__(self) -> str:
-        return f"{self.run_id} {self.nonce} {self.generation}"
+        return " ".join(self)
 
 
 def new_generation() -> str:

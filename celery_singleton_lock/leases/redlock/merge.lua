@@ -22,24 +22,45 @@ local function is_newer(theirs, mine)
   return c > z
 end
 
-local function later(mine, theirs, ahead)
-  if (theirs or '0') == '0' then return theirs end
-  local carried = math.max(theirs + ahead, 1)
-  return text(math.max(carried, tonumber(mine or 0)))
+-- A time of the other node on this node's clock; 0 is none.
+local function carried(time, ahead)
+  local number = tonumber(time or 0)
+  return number == 0 and 0 or math.max(number + ahead, 1)
+end
+
+local function is_same(mine, theirs)
+  return mine.fence == theirs.fence and mine.owner == theirs.owner
+    and (mine.pending == mine.fence) == (theirs.pending == theirs.fence)
+end
+
+local function replace(key, mine, theirs, ahead)
+  for name in pairs(mine) do
+    if name ~= 'position' and name ~= 'outcome' then redis.call('HDEL', key, name) end
+  end
+  for name, value in pairs(theirs) do
+    if name == 'until' or name == 'parked_until' then value = text(carried(value, ahead)) end
+    if name ~= 'position' and name ~= 'outcome' then redis.call('HSET', key, name, value) end
+  end
 end
 
 local function merge_record(key, flat, ahead)
   local theirs, mine = as_table(flat), as_table(redis.call('HGETALL', key))
-  if is_newer(theirs, mine) then
-    for name in pairs(mine) do
-      if name ~= 'position' and name ~= 'outcome' then redis.call('HDEL', key, name) end
+  local my_until, their_until = tonumber(mine['until'] or 0), carried(theirs['until'], ahead)
+  if is_same(mine, theirs) then
+    local is_free = my_until == 0 or their_until == 0
+    redis.call('HSET', key, 'until', is_free and '0' or text(math.max(my_until, their_until)))
+  else
+    local other_until = their_until
+    if is_newer(theirs, mine) then
+      replace(key, mine, theirs, ahead)
+      other_until = my_until
     end
-    for name, value in pairs(theirs) do
-      if name == 'until' or name == 'parked_until' then value = later(nil, value, ahead) end
-      if name ~= 'position' and name ~= 'outcome' then redis.call('HSET', key, name, value) end
+    if other_until > now then
+      -- One of the two may have been granted it, and nobody knows which: nobody is let in, and nobody may
+      -- free it, before both are over.
+      redis.call('HSET', key, 'owner', '', 'claim', '', 'until', text(math.max(my_until, their_until)),
+        'pending', redis.call('HGET', key, 'fence'))
     end
-  elseif mine.fence == theirs.fence and mine.owner == theirs.owner and (mine['until'] or '0') ~= '0' then
-    redis.call('HSET', key, 'until', later(mine['until'], theirs['until'], ahead))
   end
   if theirs.position and tonumber(theirs.position) >= tonumber(mine.position or -1) then
     redis.call('HSET', key, 'position', theirs.position)
@@ -50,7 +71,9 @@ end
 local function merge_times(key, flat, ahead)
   for at = 1, #flat, 2 do
     local name, value = flat[at], flat[at + 1]
-    if name ~= '' then value = later(redis.call('HGET', key, name), value, ahead) end
+    if name ~= '' then
+      value = text(math.max(carried(value, ahead), tonumber(redis.call('HGET', key, name) or 0)))
+    end
     if name ~= '' or redis.call('HEXISTS', key, '') == 0 then redis.call('HSET', key, name, value) end
   end
 end

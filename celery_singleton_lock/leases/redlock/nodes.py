@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 from celery_singleton_lock.leases.redis.links import Connection
 from celery_singleton_lock.leases.redis.scripts import Command, pack
 
-from .channel import Channel, Refusal, Reply, refused
+from .channel import Channel, Refusal, Reply, first_refusal
 from .incarnation import LENGTH, Token
 from .quorum import Heard, Size
 
@@ -231,6 +231,19 @@ class Nodes:
                 node.idle.append(channel)
 
     @property
+    def taking_part(self) -> int:
+        return sum([node.token is not None for node in self.all])
+
+    @property
+    def has_some_out(self) -> bool:
+        return True in [node.is_out for node in self.all]
+
+    @property
+    def newest_generation(self) -> str:
+        """Empty if no node is known to take part."""
+        return max([node.token.generation if node.token else "" for node in self.all])
+
+    @property
     def troubles(self) -> str:
         return "; ".join(f"{node.name}: {node.trouble}" for node in self.all if node.trouble)
 
@@ -248,7 +261,7 @@ class _Exchange:
         self._nodes = nodes
         self._parcels = parcels
         # Known before the round began, or nothing: see quorum.py.
-        self._under = under or {node.number: str(node.token) for node in nodes.all if node.token}
+        self._under = under or {node.number: " ".join(node.token) for node in nodes.all if node.token}
         self._got: dict[int, list[Reply]] = {}
         self.heard: dict[int, Heard] = {}
 
@@ -330,19 +343,19 @@ class _Exchange:
         got += channel.receive()
         if len(got) < len(commands):
             return False
-        if refused(got, "NOSCRIPT"):
+        refusal = first_refusal(got)
+        if refusal is None:
+            node.answered()
+            self.heard[node.number] = Heard(self._under[node.number], got)
+        elif refusal.startswith("NOSCRIPT"):
             self._teach(node, channel, commands)
             return False
-        token = self._under[node.number]
-        if refused(got, "STALE"):
+        elif refusal.startswith("STALE"):
             node.survey(channel)
             self.heard[node.number] = Heard(str(node.token), None)
-        elif refused(got, ""):
-            # OOM, READONLY, LOADING, NOPERM...: the node cannot serve us now.
-            node.failed(next(reply for reply in got if isinstance(reply, Refusal)))
         else:
-            node.answered()
-            self.heard[node.number] = Heard(token, got)
+            # OOM, READONLY, LOADING, NOPERM...: the node cannot serve us now.
+            node.failed(refusal)
         self._keep(node, channel)
         return True
 

@@ -30,6 +30,12 @@ HELD: Final = 0
 DONE: Final = 2
 MINE: Final = 3
 
+PENDING: Final = 0
+"""Held by who has no fence yet."""
+GRANTED: Final = 1
+FRESH: Final = 2
+"""Held with a fence, for so short a time that it may yet be withdrawn, for want of a majority."""
+
 Vote = tuple[int, int, Any, int, int]
 """What a node answers to `Step.PROPOSE`:
 
@@ -37,7 +43,7 @@ Vote = tuple[int, int, Any, int, int]
 |---|---|---|---|---|
 | TAKEN | max(counter, node's time in µs) | takeovers | 0 | counter |
 | MINE | fence | takeovers | 1 if an earlier call was granted it | counter |
-| HELD | remaining µs | by | 1 if a grant, 0 if only taken | counter |
+| HELD | remaining µs | by | `GRANTED`, `FRESH` or `PENDING` | counter |
 | DONE | position | outcome | 0 | counter |
 """
 
@@ -66,6 +72,7 @@ class Heard(NamedTuple):
 class Round:
     """Ask nodes, all at the same time. `shares`: the places of the items, by node.
 
+    `guess`: with `Step.PROPOSE`, a fence that nodes may confirm at once; 0 for none.
     `under`: the incarnations to act in, where an earlier round of the same protocol counts; otherwise
     those that were known before this round began.
     `waits`: False if nobody cares for the answers.
@@ -75,6 +82,7 @@ class Round:
     attempt: int
     shares: Mapping[int, Sequence[int]]
     fences: Mapping[int, int] = field(default_factory=dict)
+    guess: int = 0
     under: Mapping[int, Incarnation] | None = None
     waits: bool = True
 
@@ -140,8 +148,11 @@ def judge(size: Size, votes: Sequence[tuple[int, Vote]]) -> Judgement:
     if len(supporters) >= size.majority:
         return _candidate(supporters)
     held = [vote for _, vote in votes if vote[0] == HELD]
-    granted = [vote for vote in held if vote[3]]
-    by = max(granted or held, key=lambda vote: (vote[4], vote[1]))[2]
+    fenced = [vote for vote in held if vote[3] != PENDING]
+    by = max(fenced or held, key=lambda vote: (vote[4], vote[1]))[2]
+    granted = [vote for vote in fenced if vote[3] == GRANTED]
+    if sum(vote[2] == by for vote in fenced) >= size.majority:
+        granted = fenced
     # When so many have run out that the rest is a majority.
     waits = sorted([0] * len(supporters) + [vote[1] for vote in held])
     answer = Held(by, timedelta(microseconds=waits[size.majority - 1]))
@@ -157,17 +168,28 @@ def _candidate(supporters: Sequence[tuple[int, Vote]]) -> Candidate:
     if known and all(vote[4] < known for node, vote in supporters if node in others):
         # Nobody was granted since: the owner's fence stands, and the others may learn it.
         again = any(vote[3] for _, vote in mine)
-        return Candidate(known, others, len(mine), takeovers, again)
+        return Candidate(known, others, len(supporters) - len(others), takeovers, again)
     fence = max(vote[1] for _, vote in supporters) + 1
     return Candidate(fence, [node for node, _ in supporters], 0, takeovers, False)
 
 
 class Quorum:
-    """The protocols, for a number of nodes. `rest(attempt)` returns the seconds to wait before one."""
+    """The protocols, for a number of nodes.
+
+    `rest(attempt)` returns the seconds to wait before one. `guess()` returns what is most likely beyond
+    every counter, and not far from the nodes' time. A node confirms it at once if it is: then the first
+    phase is also the second, and the counters need not be known to grow.
+    """
 
     def __init__(
-        self, nodes: int, *, tries: int = 12, rest: Callable[[int], float] | None = None
+        self,
+        nodes: int,
+        *,
+        tries: int = 12,
+        rest: Callable[[int], float] | None = None,
+        guess: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._guess = guess
         self.size = Size(nodes)
         self.everyone = range(nodes)
         self._tries = tries
@@ -191,7 +213,8 @@ class Quorum:
         self, attempt: int, left: Sequence[int], verdicts: list[Verdict | None], is_last: bool
     ) -> Talk[list[int]]:
         """Returns the places that must be tried again."""
-        heard = yield Round(Step.PROPOSE, attempt, dict.fromkeys(self.everyone, left))
+        proposal = dict.fromkeys(self.everyone, left)
+        heard = yield Round(Step.PROPOSE, attempt, proposal, guess=self._guess())
         answers = {node: said.replies for node, said in heard.items() if said.replies is not None}
         if len(answers) < self.size.majority:
             yield self._withdrawal(attempt, dict.fromkeys(self.everyone, left))
@@ -213,7 +236,7 @@ class Quorum:
                 verdicts[place] = judgement.held
             else:
                 verdicts[place] = judgement
-            taken = [node for node, vote in votes if vote[0] == TAKEN]
+            taken = [node for node, vote in votes if vote[0] in (TAKEN, MINE)]
             if taken:
                 _share(unwanted, (*taken, *silent), place)
         if candidates:
@@ -247,7 +270,7 @@ class Quorum:
             _share(shares, candidate.nodes, place)
         acknowledged = {place: candidate.confirmed for place, candidate in candidates.items()}
         if shares:
-            heard = yield Round(Step.CONFIRM, attempt, shares, fences, under)
+            heard = yield Round(Step.CONFIRM, attempt, shares, fences, under=under)
             for node, said in heard.items():
                 for place, is_confirmed in zip(shares[node], said.replies or (), strict=False):
                     acknowledged[place] += is_confirmed

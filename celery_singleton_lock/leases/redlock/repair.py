@@ -129,7 +129,7 @@ class Infirmary:
         self._nurse.start()
 
     def _go_round(self) -> None:
-        while not self._closed.is_set() and any(node.is_out for node in self._nodes.all):
+        while not self._closed.is_set() and self._nodes.has_some_out:
             try:
                 self._look_after_all()
             except (OSError, RedisError, CannotBeAsked) as error:
@@ -144,19 +144,17 @@ class Infirmary:
                 node.number: str(node.token) for node in self._of(channels) if node.token is not None
             }
             forgot = [node for node in self._of(channels) if node.is_out]
-            # Nodes that are away may know what those that are left do not.
-            self.has_lost_majority = len(forgot) > self._nodes.size.nodes - self._nodes.size.donors
+            # If none has ever taken part, there was nothing to lose.
+            is_new = not intact and all(node.is_blank for node in forgot)
+            spare = self._nodes.size.nodes - self._nodes.size.donors
+            self.has_lost_majority = len(forgot) > spare and not is_new
             for node in forgot:
                 self._repair(node, channels, intact)
         finally:
             self._put_back(channels)
 
-    @property
-    def _newest_generation(self) -> str:
-        return max((node.token.generation for node in self._nodes.all if node.token), default="")
-
     def _keep_to_one_generation(self) -> None:
-        newest = self._newest_generation
+        newest = self._nodes.newest_generation
         for node in self._nodes.all:
             if node.token is not None and node.token.generation < newest:
                 node.token, node.is_out = None, True
@@ -192,7 +190,7 @@ class Infirmary:
             if errand.chore is Chore.FILL:
                 self._fill(channel, [each for each in errand.cargo if each is not None], ticket)
                 return True
-            return self._admit(node, channel, ticket, self._newest_generation)
+            return self._admit(node, channel, ticket, self._nodes.newest_generation)
         except (OSError, RedisError, CannotBeAsked) as error:
             logger.info("quorum_errand_failed node=%s reason=%s", node.name, error)
             return None
@@ -200,7 +198,7 @@ class Infirmary:
     # Errands
 
     def _claim(self, channel: Channel, script: Script, ticket: str) -> bool:
-        row = (channel.run_id, ticket, RIGHT_MS, self._newest_generation)
+        row = (channel.run_id, ticket, RIGHT_MS, self._nodes.newest_generation)
         return _answers(channel, Command(script, [self._key], [row])) == [1]
 
     def _refresh(self, node: Node, channel: Channel, under: str) -> str | None:

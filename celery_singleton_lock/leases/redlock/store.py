@@ -42,7 +42,7 @@ from celery_singleton_lock.leases.rules import microseconds
 from . import scripts
 from .facts import NodeFacts, facts_of
 from .nodes import TOKEN, Node, Nodes, Parcel
-from .quorum import Heard, NoMajority, Pause, Quorum, Round, Step
+from .quorum import TAKEN, Heard, NoMajority, Pause, Quorum, Round, Step
 from .records import Known, reading_of, record_of
 from .repair import CannotBeAsked, Infirmary, read_values, scan_channel
 
@@ -50,7 +50,10 @@ logger = logging.getLogger(__name__)
 
 _EXPIRED_KEPT_MS: Final = microseconds(EXPIRED_KEPT_FOR) // 1000
 _REMOVED_KEPT: Final = microseconds(REMOVED_KEPT_FOR)
-_EVERYTHING_AFTER: Final = 2**53
+_NEWS_FOR: Final = microseconds(timedelta(milliseconds=100))
+_GUESS_WITHIN: Final = microseconds(timedelta(seconds=1))
+"""How far a guessed fence may be from a node's time. If all forget, fences begin anew from the time:
+they grow all the same, as it takes longer than this until people have noticed."""
 
 Result = TypeVar("Result")
 Talk = Generator[Round | Pause, Mapping[int, Heard], Result]
@@ -79,7 +82,8 @@ class RedlockLeaseStore(LeaseStore):
         self._nodes = Nodes(nodes, timeout.total_seconds())
         self._names = Names(prefix, 1)
         self._key = quorum_key(prefix)
-        self._quorum = Quorum(len(nodes))
+        self._quorum = Quorum(len(nodes), guess=self._guess)
+        self._ahead = 0
         self._infirmary = Infirmary(self._nodes, self._names, self._key)
         self._generation = ""
         # Who is in the second phase must not be overtaken; who died there must not be waited for.
@@ -123,7 +127,7 @@ class RedlockLeaseStore(LeaseStore):
             else:
                 if channel is not None:
                     node.idle.append(channel)
-        if any(node.is_out for node in self._nodes.all):
+        if self._nodes.has_some_out:
             self._infirmary.treat()
         return facts
 
@@ -148,7 +152,10 @@ class RedlockLeaseStore(LeaseStore):
         def compose(wish: Round, places: Sequence[int]) -> Command:
             some = [keys[at] for at in places]
             if wish.step is Step.PROPOSE:
-                shared = (call, wish.attempt, self._pending_for, _EXPIRED_KEPT_MS)
+                shared = (
+                    *(call, wish.attempt, wish.guess, _GUESS_WITHIN),
+                    *(_NEWS_FOR, self._pending_for, _EXPIRED_KEPT_MS),
+                )
                 return self._command(scripts.PROPOSE, some, [rows[at] for at in places], shared)
             if wish.step is Step.CONFIRM:
                 confirmed: list[tuple[Word, ...]] = [
@@ -354,7 +361,7 @@ class RedlockLeaseStore(LeaseStore):
             raise self._unavailable() from None
         finally:
             self._notice_generation()
-            if any(node.is_out for node in self._nodes.all):
+            if self._nodes.has_some_out:
                 self._infirmary.treat()
 
     def _ask(self, wish: Round, compose: Compose, width: int) -> dict[int, Heard]:
@@ -367,14 +374,25 @@ class RedlockLeaseStore(LeaseStore):
                 parcel, last = self._parcel(wish, places, compose), places
             parcels[number] = parcel
         heard = self._nodes.exchange(parcels, wish.under, waits=wish.waits)
-        if wish.step is Step.PROPOSE:
-            width = 5
+        is_proposal = wish.step is Step.PROPOSE
         for number, said in heard.items():
             if said.replies is not None:
-                values = read_values(said.replies)
-                told = values if width == 1 else list(zip(*[iter(values)] * width, strict=True))
+                told = _in_tuples(read_values(said.replies), 5 if is_proposal else width)
                 heard[number] = Heard(said.incarnation, told)
+        if is_proposal:
+            self._learn_to_guess(wish.guess, heard)
         return heard
+
+    def _guess(self) -> int:
+        return time.time_ns() // 1000 + self._ahead
+
+    def _learn_to_guess(self, guess: int, heard: Mapping[int, Heard]) -> None:
+        """A node that took no guess tells what it is beyond, or what time it is."""
+        bases = [
+            base for said in heard.values() for kind, base, *_ in said.replies or () if kind == TAKEN
+        ]
+        if bases:
+            self._ahead += max(bases) + 1 - guess
 
     def _parcel(self, wish: Round, places: Sequence[int], compose: Compose) -> Parcel:
         commands = [compose(wish, some) for some in chunks(places)]
@@ -382,12 +400,12 @@ class RedlockLeaseStore(LeaseStore):
 
     def _look_around(self) -> None:
         """Found the quorum if this is its first use, and notice a new generation."""
-        if sum(node.token is not None for node in self._nodes.all) < self._quorum.size.majority:
+        if self._nodes.taking_part < self._quorum.size.majority:
             self._come_together()
         self._notice_generation()
 
     def _notice_generation(self) -> None:
-        newest = max((node.token.generation for node in self._nodes.all if node.token), default="")
+        newest = self._nodes.newest_generation
         if newest > self._generation:
             if self._generation:
                 self._notice_memory_loss()
@@ -401,7 +419,7 @@ class RedlockLeaseStore(LeaseStore):
             asked = [node.number for node in nodes if node.token is None and not node.is_out]
             for number, channel in self._nodes.channels(asked).items():
                 nodes[number].idle.append(channel)
-            if sum(node.token is not None for node in nodes) >= majority:
+            if self._nodes.taking_part >= majority:
                 return
             # A process that has seen it work knows that this is no beginning.
             if (
@@ -410,14 +428,19 @@ class RedlockLeaseStore(LeaseStore):
                 and self._infirmary.found()
             ):
                 return
-            if any(node.is_out for node in nodes):
+            if self._nodes.has_some_out:
                 self._infirmary.treat()
-            if self._infirmary.has_lost_majority or time.monotonic() > give_up_at:
+            if self._has_lost_majority or time.monotonic() > give_up_at:
                 raise self._unavailable()
             time.sleep(0.02)
 
+    @property
+    def _has_lost_majority(self) -> bool:
+        has_lost_all = bool(self._generation) and all(node.is_blank for node in self._nodes.all)
+        return has_lost_all or self._infirmary.has_lost_majority
+
     def _unavailable(self) -> StoreUnavailable:
-        if self._infirmary.has_lost_majority:
+        if self._has_lost_majority:
             return StoreUnavailable(
                 self.name,
                 "a majority of its nodes lost its memory, and nobody knows what was granted. When "
@@ -432,6 +455,10 @@ class RedlockLeaseStore(LeaseStore):
 def quorum_key(prefix: str) -> bytes:
     """Where a node keeps its incarnation."""
     return f"{prefix}.{{quorum}}".encode()
+
+
+def _in_tuples(values: list[Any], width: int) -> list[Any]:
+    return values if width == 1 else list(zip(*[iter(values)] * width, strict=True))
 
 
 def _settled(name: str, told: Sequence[tuple[int, int, Any]]) -> Page:
