@@ -164,6 +164,8 @@ class Node:
                 return 4
             it.until = now + TTL
             return 1
+        if it.released == ask.fence:
+            return 5
         return 3 if it.fence < ask.fence else 2
 
     def restore(self, ask: Ask, _: int, __: int) -> int:
@@ -172,7 +174,7 @@ class Node:
         if not is_mine and (it.fence >= ask.fence or (it.until > now and it.owner != ask.owner)):
             return 0
         it.owner, it.fence, it.pending, it.until = ask.owner, ask.fence, False, now + TTL
-        it.claim = ""
+        it.claim, it.since = "", now
         return 1
 
     def release(self, ask: Ask, _: int, __: int) -> int:
@@ -184,7 +186,7 @@ class Node:
             return 0
         it.pending = it.pending and is_mine
         it.owner, it.fence, it.until = ask.owner, ask.fence, 0
-        it.released = ask.fence
+        it.released, it.call = ask.fence, ""
         if ask.position is not None:
             it.position = max(it.position, ask.position)
         return 1
@@ -581,6 +583,10 @@ class Client:
         self.ask.is_held = holding is not None and self.now() < holding.deadline
         for _ in range(3):
             try:
+                if not self.ask.is_held and self.ask.position is not None:
+                    [is_last] = yield from self.world.quorum.are_last(1)
+                    if not is_last:
+                        return
                 [is_written] = yield from self.world.quorum.vote(Step.RELEASE, 1)
             except NoMajority:
                 continue

@@ -42,7 +42,7 @@ class NodeFacts:
         return self.lag is not None
 
 
-def facts_of(node: Node, channel: Channel | None) -> NodeFacts:
+def facts_of(node: Node, channel: Channel | None, newest_generation: str) -> NodeFacts:
     """Raises `OSError` and redis-py's errors. No channel: the node could not be reached."""
     if channel is None:
         return NodeFacts(node.name, False, node.trouble)
@@ -55,7 +55,7 @@ def facts_of(node: Node, channel: Channel | None) -> NodeFacts:
     policy = info.get("maxmemory_policy", "noeviction")
     return NodeFacts(
         node.name,
-        node.token is not None,
+        node.token is not None and node.token.generation >= newest_generation,
         node.trouble,
         lag=timedelta(seconds=took),
         run_id=channel.run_id,

@@ -190,7 +190,16 @@ class Nodes:
             if are_all_due or len(found) + len(due) < self.size.majority:
                 due = missing
             self._connect(due, found)
+            self.expel_older()
         return found
+
+    def expel_older(self) -> None:
+        """Keep to the newest generation: a node of an older one was away when it began."""
+        newest = self.newest_generation
+        for node in self.all:
+            if node.token is not None and node.token.generation < newest:
+                node.token, node.is_out = None, True
+                node.trouble = "it was away when the others began anew, and is not repaired yet"
 
     def _connect(self, nodes: Sequence[Node], found: dict[int, Channel]) -> None:
         arrivals: queue.SimpleQueue[tuple[Node, Channel | None]] = queue.SimpleQueue()
@@ -352,6 +361,7 @@ class _Exchange:
             return False
         elif refusal.startswith("STALE"):
             node.survey(channel)
+            self._nodes.expel_older()
             self.heard[node.number] = Heard(str(node.token), None)
         else:
             # OOM, READONLY, LOADING, NOPERM...: the node cannot serve us now.

@@ -12,6 +12,7 @@ together with what others confirm after it was repaired. See docs/redlock.md.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -303,11 +304,9 @@ class Quorum:
         return renewals
 
     def _renewal(self, votes: Iterable[int]) -> Renewal:
-        """Votes: 1 renewed | 2 refused | 3 forgotten | 4 ran out, and nobody came since."""
-        counts = [0, 0, 0, 0, 0]
-        for vote in votes:
-            counts[vote] += 1
-        _, renewed, refused, forgotten, lapsed = counts
+        """Votes: 1 renewed | 2 refused | 3 forgotten | 4 ran out, nobody came since | 5 given back."""
+        counts = Counter(votes)
+        renewed, forgotten, lapsed, refused = counts[1], counts[3], counts[4], counts[2] + counts[5]
         if renewed >= self.size.majority:
             return Renewal.RENEWED
         if renewed + forgotten + lapsed >= self.size.majority and renewed + forgotten:
@@ -315,6 +314,15 @@ class Quorum:
         if refused > self.size.nodes - self.size.majority or lapsed + refused >= self.size.majority:
             return Renewal.REFUSED
         raise NoMajority
+
+    def are_last(self, count: int) -> Talk[list[bool]]:
+        """Whether a majority knows of nobody who came since, for each.
+
+        To be asked before what ran out is released with a position. A node that missed the next grant
+        would record it, and be believed, though all others refuse.
+        """
+        votes = yield from self._poll(Step.RENEW, count)
+        return [self._is_carried([vote in (1, 4, 5) for vote in each.values()]) for each in votes]
 
     def vote(self, step: Step, count: int) -> Talk[list[bool]]:
         """Whether a majority did it, for each; False if too many refused. Raises `NoMajority`."""

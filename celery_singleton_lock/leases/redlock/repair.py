@@ -139,7 +139,7 @@ class Infirmary:
     def _look_after_all(self) -> None:
         channels = self._survey()
         try:
-            self._keep_to_one_generation()
+            self._nodes.expel_older()
             intact = {
                 node.number: str(node.token) for node in self._of(channels) if node.token is not None
             }
@@ -152,13 +152,6 @@ class Infirmary:
                 self._repair(node, channels, intact)
         finally:
             self._put_back(channels)
-
-    def _keep_to_one_generation(self) -> None:
-        newest = self._nodes.newest_generation
-        for node in self._nodes.all:
-            if node.token is not None and node.token.generation < newest:
-                node.token, node.is_out = None, True
-                node.trouble = "it was away when the others began anew, and is not repaired yet"
 
     def _repair(self, node: Node, channels: dict[int, Channel], intact: dict[int, str]) -> None:
         began = time.monotonic()

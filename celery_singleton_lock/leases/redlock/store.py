@@ -118,15 +118,16 @@ class RedlockLeaseStore(LeaseStore):
         for node in self._nodes.all:
             channel = channels.get(node.number)
             try:
-                facts.append(facts_of(node, channel))
+                facts.append(facts_of(node, channel, self._nodes.newest_generation))
             except (OSError, RedisError) as error:
                 node.failed(str(error))
-                facts.append(facts_of(node, None))
+                facts.append(facts_of(node, None, ""))
                 if channel is not None:
                     channel.close()
             else:
                 if channel is not None:
                     node.idle.append(channel)
+        self._nodes.expel_older()
         if self._nodes.has_some_out:
             self._infirmary.treat()
         return facts
@@ -195,7 +196,27 @@ class RedlockLeaseStore(LeaseStore):
         rows = [
             (*release_row(release), self._names.index_of(release.lease.key)) for release in releases
         ]
-        return self._vote(scripts.RELEASE, keys, rows, (self._names.plain,))
+        late = [
+            at
+            for at, release in enumerate(releases)
+            if release.position is not None and not release.lease.is_held
+        ]
+        refused = self._overtaken([releases[at].lease for at in late])
+        left = [at for at, release in enumerate(releases) if release.lease not in refused]
+        if not left:
+            return [False] * len(releases)
+        written = self._vote(
+            scripts.RELEASE, [keys[at] for at in left], [rows[at] for at in left], (self._names.plain,)
+        )
+        said = dict(zip(left, written, strict=True))
+        return [said.get(at, False) for at in range(len(releases))]
+
+    def _overtaken(self, leases: Sequence[Lease]) -> list[Lease]:
+        """Those of these late leases that somebody was granted since."""
+        if not leases:
+            return []
+        are_last = self._talk(self._quorum.are_last(len(leases)), self._composing(leases))
+        return [lease for lease, is_last in zip(leases, are_last, strict=True) if not is_last]
 
     def _force_release(self, key: str, who: str, why: str) -> Record | None:
         [before] = self._peek([key])
