@@ -8,7 +8,7 @@ done for one node while others answer.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from redis.exceptions import ConnectionError
@@ -30,31 +30,31 @@ class Refusal(str):
 class Channel:
     """`owed`: how many replies are still to come that nobody waits for, since `owing_since`."""
 
-    __slots__ = ("_buffer", "_connection", "_socket", "owed", "owing_since", "pid", "run_id")
+    __slots__ = (
+        "_buffer", "_connection", "_pending", "_receive",
+        "fd", "owed", "owing_since", "pid", "run_id", "send",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._socket = connection._sock
+        socket = connection._sock
+        self._receive = socket.recv
+        self._pending: Callable[[], int] | None = getattr(socket, "pending", None)
+        self.send: Callable[[bytes], None] = socket.sendall
+        self.fd: int = socket.fileno()
         self._buffer = bytearray()
         self.run_id: str = connection.server.run_id
         self.pid = os.getpid()
         self.owed = 0
         self.owing_since = 0.0
 
-    def fileno(self) -> int:
-        return int(self._socket.fileno())
-
-    def send(self, packed: bytes) -> None:
-        self._socket.sendall(packed)
-
     def receive(self) -> list[Reply]:
         """What has arrived, complete replies only; waits if nothing has. Raises `OSError`, and
         `ConnectionError` of redis-py."""
-        data = self._socket.recv(_CHUNK)
-        pending = getattr(self._socket, "pending", None)
-        while pending is not None and data and pending():
+        data: bytes = self._receive(_CHUNK)
+        while self._pending is not None and data and self._pending():
             # TLS has decrypted more, which no poll would tell of.
-            data += self._socket.recv(_CHUNK)
+            data += self._receive(_CHUNK)
         if not data:
             raise ConnectionError("the server closed the connection")
         if not self._buffer and data.count(b"\r\n") == 2 and data[:1] == b"$" and data[-2:] == b"\r\n":

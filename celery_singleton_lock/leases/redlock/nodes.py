@@ -294,7 +294,7 @@ class _Exchange:
         for number, channel in channels.items():
             node = self._nodes.all[number]
             if self._send(node, channel):
-                fd = channel.fileno()
+                fd = channel.fd
                 waiting[fd], by_fd[fd] = node, channel
                 self._got[number] = []
             elif number not in self.heard:
@@ -402,5 +402,5 @@ class _Exchange:
 def _readable(channels: Iterable[Channel], timeout: float) -> bool:
     poller = select.poll()
     for channel in channels:
-        poller.register(channel.fileno(), select.POLLIN)
+        poller.register(channel.fd, select.POLLIN)
     return bool(poller.poll(timeout * 1000))

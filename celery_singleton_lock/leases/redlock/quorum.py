@@ -69,7 +69,7 @@ class Heard(NamedTuple):
     replies: Sequence[Any] | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Round:
     """Ask nodes, all at the same time. `shares`: the places of the items, by node.
 

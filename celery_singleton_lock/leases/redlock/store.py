@@ -108,7 +108,7 @@ class RedlockLeaseStore(LeaseStore):
         except (CannotBeAsked, OSError, RedisError) as error:
             raise StoreUnavailable(self.name, f"no majority of its nodes answers: {error}") from error
         logger.warning("quorum_began_anew nodes=%s who=%r why=%r", taken, who, why)
-        self._look_around()
+        self._notice_generation()
         return taken
 
     def node_facts(self) -> list[NodeFacts]:
@@ -197,24 +197,21 @@ class RedlockLeaseStore(LeaseStore):
             (*release_row(release), self._names.index_of(release.lease.key)) for release in releases
         ]
         late = [
-            at
-            for at, release in enumerate(releases)
+            release.lease
+            for release in releases
             if release.position is not None and not release.lease.is_held
         ]
-        refused = self._overtaken([releases[at].lease for at in late])
+        refused = self._overtaken(late) if late else []
         left = [at for at, release in enumerate(releases) if release.lease not in refused]
         if not left:
             return [False] * len(releases)
-        written = self._vote(
-            scripts.RELEASE, [keys[at] for at in left], [rows[at] for at in left], (self._names.plain,)
-        )
+        some, told = [keys[at] for at in left], [rows[at] for at in left]
+        written = self._vote(scripts.RELEASE, some, told, (self._names.plain,))
         said = dict(zip(left, written, strict=True))
         return [said.get(at, False) for at in range(len(releases))]
 
     def _overtaken(self, leases: Sequence[Lease]) -> list[Lease]:
         """Those of these late leases that somebody was granted since."""
-        if not leases:
-            return []
         are_last = self._talk(self._quorum.are_last(len(leases)), self._composing(leases))
         return [lease for lease, is_last in zip(leases, are_last, strict=True) if not is_last]
 
@@ -420,10 +417,9 @@ class RedlockLeaseStore(LeaseStore):
         return Parcel(commands, is_answered=wish.waits)
 
     def _look_around(self) -> None:
-        """Found the quorum if this is its first use, and notice a new generation."""
+        """See to it that a majority takes part; found the quorum if this is its first use."""
         if self._nodes.taking_part < self._quorum.size.majority:
             self._come_together()
-        self._notice_generation()
 
     def _notice_generation(self) -> None:
         newest = self._nodes.newest_generation
