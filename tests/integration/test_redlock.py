@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from celery_singleton_lock import (
     StoreUnavailable,
     open_store,
 )
-from celery_singleton_lock.core.models import Page
+from celery_singleton_lock.core.models import Page, Park
 from celery_singleton_lock.leases.redis.scripts import Command, Word
 from celery_singleton_lock.leases.redlock import RedlockLeaseStore, scripts
 from celery_singleton_lock.leases.redlock.facts import remarks_on
@@ -211,6 +212,32 @@ def test_first_use_needs_every_node(nodes: list[RedisServer], store: RedlockLeas
         ask(store, "a")
     nodes[4].restart()
     grant(store, "a")
+
+
+def test_rights_in_the_docs_are_enough(nodes: list[RedisServer]) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    rules = (
+        (docs / "stores.md").read_text().split("ACL SETUSER locks ", 1)[1].split("```", 1)[0].split()
+    )
+    rules += (docs / "redlock.md").read_text().split("these: `", 1)[1].split("`", 1)[0].split()
+    for node in nodes:
+        client: Any = node.connect()
+        client.execute_command("ACL", "SETUSER", "locks", "reset", *rules)
+    urls = [node.url.replace("redis://", "redis://locks:password@") for node in nodes]
+    with closing(open_quorum(urls)) as store:
+        lease = grant(store, "a", "run:1", timedelta(milliseconds=300))
+        assert store.renew([lease]) == [True]
+        store.release([Release(grant(store, "a"), position=1, park=Park("heir", LONG))])
+        time.sleep(0.35)
+        assert store.dismiss(store.expired()) == [True]
+        assert len(list(store.scan())) == 2
+        store.force_release("k", who="tester", why="to see")
+        store.write("book", [Page("a", 0, "1"), Page("b", 0, None)])
+        assert store.read("book").pages
+        assert store.meet("book", "a", LONG).revision
+        nodes[0].connect().flushall()
+        assert isinstance(ask(store, "b", "other"), Granted)
+        until(lambda: all_take_part(store))
 
 
 # Nodes that are slow, or cut off
