@@ -28,7 +28,7 @@ from celery_singleton_lock.core.models import Page, Park
 from celery_singleton_lock.leases.redis.scripts import Command, Word
 from celery_singleton_lock.leases.redlock import RedlockLeaseStore, scripts
 from celery_singleton_lock.leases.redlock.facts import remarks_on
-from celery_singleton_lock.leases.redlock.quorum import TAKEN, Step
+from celery_singleton_lock.leases.redlock.quorum import HELD, TAKEN, Step
 from celery_singleton_lock.testing.servers import RedisServer, TcpProxy
 from tests.unit import quorum_world as model
 
@@ -256,6 +256,51 @@ def test_stopped_node_slows_nobody(nodes: list[RedisServer], store: RedlockLease
     assert isinstance(ask(store, "b", "other"), Granted)
 
 
+def test_stopped_node_costs_a_call_next_to_nothing(nodes: list[RedisServer]) -> None:
+    patient = timedelta(seconds=40)  # ten of them for a node
+    with closing(open_quorum([node.url for node in nodes], patient)) as store:
+        store.now()
+        nodes[2].pause()
+        began = time.monotonic()
+        grant(store, "a")
+        assert time.monotonic() - began < 5
+        nodes[2].resume()
+
+
+def test_node_that_was_away_when_it_was_granted_learns_of_it_when_it_is_renewed(
+    nodes: list[RedisServer], store: RedlockLeaseStore
+) -> None:
+    store.now()
+    nodes[0].pause()
+    lease = grant(store, "a", "run:1")
+    nodes[0].resume()
+    until(lambda: all_take_part(store))
+    client: Any = nodes[0].connect()
+    client.delete("singleton.list.{0}:run:1")  # what it was sent while it was stopped
+
+    def knows_it() -> bool:
+        assert store.renew([lease]) == [True]
+        return kept_in(nodes[0], "singleton.list.{0}:run:1").get("fence") == str(lease.fence)
+
+    until(knows_it)
+
+
+def test_late_release_is_not_written_by_a_node_that_missed_the_next_grant(
+    nodes: list[RedisServer], store: RedlockLeaseStore
+) -> None:
+    lease = grant(store, "a", ttl=timedelta(milliseconds=500))
+    nodes[4].pause()
+    with closing(open_quorum([node.url for node in nodes])) as other:
+        until(lambda: isinstance(ask(other, "b"), Granted))
+    nodes[4].resume()
+    until(lambda: all_take_part(store))
+    client: Any = nodes[4].connect()
+    client.hset("singleton:k", mapping={"owner": "a", "fence": lease.fence, "until": 1, "pending": ""})
+    assert store.release([Release(lease, position=1)]) == [False]
+    assert "position" not in kept_in(nodes[4], "singleton:k")
+    assert isinstance(ask(store, "c", position=1), Held)
+
+
 @pytest.fixture
 def proxies(nodes: list[RedisServer]) -> Iterator[list[TcpProxy]]:
     started = [TcpProxy(node.port).start() for node in nodes]
@@ -361,6 +406,23 @@ def test_replica_and_evicting_server_are_pointed_out(nodes: list[RedisServer]) -
     assert f"{nodes[2].port}/0: may throw leases away" in remarks
 
 
+def test_repaired_node_lets_nobody_in_while_one_of_two_may_hold(nodes: list[RedisServer]) -> None:
+    """One has the newer fence, perhaps of a few nodes only; the other perhaps had a majority."""
+    real = RealNode(nodes[0])
+    older, newer = real.now(), real.now() + 5
+    real.merge(owner="a", fence=older, remaining=400_000)
+    real.merge(owner="b", fence=newer, remaining=200_000)
+    for owner, fence in (("a", older), ("b", newer)):
+        real.handle(Step.RELEASE, model.Ask(owner, owner, fence, is_held=False), 0, 0)
+        real.handle(Step.WITHDRAW, model.Ask(owner, owner, fence), 0, 0)
+    asker = model.Ask("c", "c")
+    kind, remaining, *_, counter = real.handle(Step.PROPOSE, asker, 0, 0)
+    assert (kind, counter) == (HELD, newer)
+    assert 200_000 < remaining <= 400_000
+    time.sleep(0.42)
+    assert real.handle(Step.PROPOSE, asker, 0, 0)[0] == TAKEN
+
+
 # The model of a node, which the simulator uses, and the scripts
 
 
@@ -386,6 +448,13 @@ class RealNode:
         )
         values = json.loads(f"[{told}]")
         return tuple(values) if step is Step.PROPOSE else values[0]
+
+    def merge(self, owner: str, fence: int, remaining: int) -> None:
+        record = ["owner", owner, "fence", str(fence), "until", str(self.now() + remaining)]
+        record += ["claim", owner, "attempt", "0", "call", owner]
+        row = ("record", json.dumps(record), self.now(), 60_000)
+        source = scripts.MERGE.source.decode()
+        assert self._client.eval(source, 1, "k", *row, "quorum", self.INCARNATION) == "1"
 
     def _row(
         self, step: Step, ask: model.Ask, attempt: int, fence: int
