@@ -135,6 +135,8 @@ class Infirmary:
             except (OSError, RedisError, CannotBeAsked) as error:
                 logger.info("quorum_repair_failed reason=%s", error)
             self._closed.wait(EVERY)
+        # Somebody else may have begun anew.
+        self.has_lost_majority = False
 
     def _look_after_all(self) -> None:
         channels = self._survey()
