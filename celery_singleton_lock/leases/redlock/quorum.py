@@ -226,8 +226,13 @@ class Quorum:
         candidates: dict[int, Candidate] = {}
         unwanted: dict[int, list[int]] = {}
         silent = [node for node in self.everyone if node not in answers]
-        for number, place in enumerate(left):
-            votes = [(node, replies[number]) for node, replies in answers.items()]
+        for place, cast in zip(left, zip(*answers.values(), strict=True), strict=True):
+            first: Vote = cast[0]
+            if first[0] == MINE and cast.count(first) == len(cast):
+                # All agree, and that is a majority: no need to look closer. Nearly always.
+                verdicts[place] = Grant(first[1], first[2], bool(first[3]))
+                continue
+            votes = list(zip(answers, cast, strict=True))
             judgement = judge(self.size, votes)
             if isinstance(judgement, Candidate):
                 candidates[place] = judgement
@@ -290,14 +295,16 @@ class Quorum:
 
     def renew(self, count: int) -> Talk[list[Renewal]]:
         """Raises `NoMajority` if it cannot be known of one."""
-        votes = yield from self._poll(Step.RENEW, count)
-        renewals = [self._renewal(each.values()) for each in votes]
+        answers = yield from self._poll(Step.RENEW, count)
+        votes = list(zip(*answers.values(), strict=True))
+        renewals = [self._renewal(each) for each in votes]
         absent: dict[int, list[int]] = {}
         for place, renewal in enumerate(renewals):
             if renewal is Renewal.RENEWED:
                 # Nodes that were away when it was granted, or for longer than its ttl, learn of it:
                 # otherwise each such absence would cost the lease a node for good.
-                nodes = [node for node, vote in votes[place].items() if vote in (3, 4)]
+                told = zip(answers, votes[place], strict=True)
+                nodes = [node for node, vote in told if vote in (3, 4)]
                 _share(absent, nodes, place)
         if absent:
             yield Round(Step.RESTORE, 0, absent, waits=False)
@@ -321,34 +328,35 @@ class Quorum:
         To be asked before what ran out is released with a position. A node that missed the next grant
         would record it, and be believed, though all others refuse.
         """
-        votes = yield from self._poll(Step.RENEW, count)
-        return [self._is_carried([vote in (1, 4, 5) for vote in each.values()]) for each in votes]
+        answers = yield from self._poll(Step.RENEW, count)
+        votes = zip(*answers.values(), strict=True)
+        return [self._is_carried([int(vote in (1, 4, 5)) for vote in each]) for each in votes]
 
     def vote(self, step: Step, count: int) -> Talk[list[bool]]:
         """Whether a majority did it, for each; False if too many refused. Raises `NoMajority`."""
-        votes = yield from self._poll(step, count)
-        return [self._is_carried(each.values()) for each in votes]
+        answers = yield from self._poll(step, count)
+        return [self._is_carried(each) for each in zip(*answers.values(), strict=True)]
 
-    def _is_carried(self, votes: Iterable[int]) -> bool:
-        said = list(votes)
-        if said.count(1) >= self.size.majority:
+    def _is_carried(self, votes: Sequence[int]) -> bool:
+        if votes.count(1) >= self.size.majority:
             return True
-        if said.count(0) > self.size.nodes - self.size.majority:
+        if votes.count(0) > self.size.nodes - self.size.majority:
             return False
         raise NoMajority
 
-    def hear(self, count: int) -> Talk[list[dict[int, Any]]]:
-        """What a majority says to each of `count` questions, by node. Raises `NoMajority`."""
-        return (yield from self._poll(Step.ASK, count))
+    def hear(self, count: int) -> Talk[list[Sequence[Any]]]:
+        """What each node of a majority says to `count` questions. Raises `NoMajority`."""
+        answers = yield from self._poll(Step.ASK, count)
+        return list(answers.values())
 
-    def _poll(self, step: Step, count: int) -> Talk[list[dict[int, Any]]]:
-        """The votes for each item, by node, all of one round."""
+    def _poll(self, step: Step, count: int) -> Talk[dict[int, Sequence[Any]]]:
+        """What each node said to all items, in one round."""
         places = range(count)
         for attempt in range(ANEW):
             heard = yield Round(step, attempt, dict.fromkeys(self.everyone, places))
             answers = {node: said.replies for node, said in heard.items() if said.replies is not None}
             if len(answers) >= self.size.majority:
-                return [{node: replies[place] for node, replies in answers.items()} for place in places]
+                return answers
             if len(heard) < self.size.majority:
                 break
             # Some took a new incarnation meanwhile. What the others did may not be counted together

@@ -350,16 +350,14 @@ class RedlockLeaseStore(LeaseStore):
         shared: tuple[Word, ...] = (),
         *,
         width: int,
-    ) -> list[list[Any]]:
+    ) -> list[Sequence[Any]]:
         """What each node answered, if they are a majority, for each key: `width` values."""
 
         def compose(_: Round, places: Sequence[int]) -> Command:
             some = [keys[at] for at in places]
             return self._command(script, some, [rows[at] for at in places], shared)
 
-        by_key = self._talk(self._quorum.hear(len(keys)), compose, width)
-        nodes = by_key[0].keys()
-        return [[each[node] for each in by_key] for node in nodes]
+        return self._talk(self._quorum.hear(len(keys)), compose, width)
 
     def _talk(self, talk: Talk[Result], compose: Compose, width: int = 1) -> Result:
         self._look_around()
