@@ -14,7 +14,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench docs clean servers
+.PHONY: help demo test soak lint format bench docs clean servers
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -36,6 +36,9 @@ demo: $(VENV)/.installed-demo ## Beats, workers and Redis are killed, and no slo
 
 test: $(VENV)/.installed-test lint servers ## Lint, then all tests, with every server they need
 	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+soak: $(VENV)/.installed-test ## Millions of schedules of the quorum, from a new seed each time
+	@$(BIN)/python -m tests.soak_quorum
 
 servers: ## Install RabbitMQ, MariaDB and Redis where that is allowed; tests say what is missing
 	@sh tests/install-servers.sh

@@ -17,7 +17,7 @@ from typing import Any
 import celery_singleton_lock
 from celery_singleton_lock.testing.servers import RedisServer, ServerMissing
 
-from . import beat, leases, worker
+from . import beat, leases, redlock, worker
 from .leases import NotMeasured
 from .measure import Answer
 from .table import HEADING, row_of
@@ -87,7 +87,8 @@ def version_or_none(package: str) -> str | None:
 def measured(server: RedisServer, is_quick: bool) -> Iterator[Answer]:
     print("medians, with the quartiles in brackets; a ratio is of samples of the same round\n")
     print(HEADING)
-    of_leases = leases.chapters(server, leases.QUICK if is_quick else leases.FULL)
+    effort = leases.QUICK if is_quick else leases.FULL
+    of_leases = (*leases.chapters(server, effort), *redlock.chapters(effort))
     of_beat = beat.chapters(beat.QUICK if is_quick else beat.FULL)
     of_workers = worker.chapters(worker.QUICK if is_quick else worker.FULL)
     for title, results in (*of_leases, *of_beat, *of_workers):

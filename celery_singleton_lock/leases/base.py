@@ -109,6 +109,7 @@ class LeaseStore(ABC):
 
     def __init__(self, *, clock: Clock = boottime) -> None:
         self._clock = clock
+        self._drift: Callable[[timedelta], float] = drift_allowance
         self._incarnation = 1
         self._reported_incarnation = 1
         self._marks: dict[str, str] = {}
@@ -132,7 +133,7 @@ class LeaseStore(ABC):
                 if request.ttl is not ttl:
                     ttl = request.ttl
                     # Counted from before the request: the store's own deadline can only be later.
-                    deadline = asked_at + ttl.total_seconds() - drift_allowance(ttl)
+                    deadline = asked_at + ttl.total_seconds() - self._drift(ttl)
                 fence, takeovers, again = verdict
                 lease = Lease(request, fence, deadline, self._clock)
                 answers.append(Granted(lease, takeovers, again))
@@ -168,7 +169,7 @@ class LeaseStore(ABC):
         for lease in live:
             if id(lease) in kept:
                 ttl = lease.ttl
-                lease.extend(asked_at + ttl.total_seconds() - drift_allowance(ttl))
+                lease.extend(asked_at + ttl.total_seconds() - self._drift(ttl))
         self._report_memory_loss()
         return [id(lease) in kept for lease in leases]
 

@@ -23,6 +23,7 @@ REDIS_SCHEMES: Final = frozenset(
         "rediss+cluster",
     }
 )
+NODE_SCHEMES: Final = frozenset({"redis", "rediss", "unix", "redis+socket"})
 SQL_SCHEMES: Final = frozenset({"sqlite", "postgresql", "mysql", "mariadb"})
 EXAMPLES: Final = (
     "redis://host:6379/0, rediss://..., unix:///path, sentinel://h1:26379;h2:26379/mymaster, "
@@ -37,7 +38,8 @@ def open_store(
     prefix: str = DEFAULT_PREFIX,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> LeaseStore:
-    """Open the lease store behind a URL. Connects when it is first used, and again when it must.
+    """Open the lease store behind a URL, or over several servers. Connects when it is first used, and
+    again when it must.
 
     `prefix` keeps applications apart that share a server. `timeout` bounds every wait for the network;
     keep it well below the shortest ttl you will ask for.
@@ -49,10 +51,7 @@ def open_store(
     if not isinstance(url_or_urls, str):
         if len(url_or_urls) == 1:
             return open_store(url_or_urls[0], prefix=prefix, timeout=timeout)
-        raise ConfigurationError(
-            f"{len(url_or_urls)} lock URLs are given: a quorum of servers (Redlock) is not supported "
-            "yet; give one URL"
-        )
+        return _open_quorum(url_or_urls, prefix=prefix, timeout=timeout)
     scheme = scheme_of(url_or_urls)
     if scheme in REDIS_SCHEMES:
         from .redis.opening import open_redis_store
@@ -69,6 +68,18 @@ def open_store(
     raise ConfigurationError(
         f"no lease store for {redact(url_or_urls)!r}: the URL must be one of {EXAMPLES}"
     )
+
+
+def _open_quorum(urls: Sequence[str], *, prefix: str, timeout: timedelta) -> LeaseStore:
+    for url in urls:
+        if scheme_of(url) not in NODE_SCHEMES:
+            raise ConfigurationError(
+                f"{redact(url)!r} cannot be a node of a quorum (Redlock): give redis://, rediss:// or "
+                "unix:// URLs of independent servers"
+            )
+    from .redlock.opening import open_redlock_store
+
+    return open_redlock_store(urls, prefix=prefix, timeout=timeout)
 
 
 def scheme_of(url: str) -> str:

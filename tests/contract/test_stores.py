@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from celery_singleton_lock import open_store
 from celery_singleton_lock.leases.memory import MemoryLeaseStore
+from celery_singleton_lock.leases.redlock import RedlockLeaseStore
 from celery_singleton_lock.testing.conformance import (
     LeaseStoreFacts,
     MemoryLossFacts,
@@ -29,9 +34,10 @@ from celery_singleton_lock.testing.servers import (
     Server,
     TcpProxy,
 )
+from tests.conftest import running
 
 
-def opener(url: str, timeout: float = 5.0) -> OpenStore:
+def opener(url: str | Sequence[str], timeout: float = 5.0) -> OpenStore:
     """A store of its own on a server that other tests use, too. The timeout bears a busy machine."""
     prefix = f"test-{uuid.uuid4().hex[:12]}"
     return functools.partial(open_store, url, prefix=prefix, timeout=timedelta(seconds=timeout))
@@ -141,6 +147,103 @@ class TestValkeyOverABadNetwork(NetworkFacts):
     @pytest.fixture
     def open_again(self, valkey: RedisServer, proxy: TcpProxy) -> OpenStore:
         return opener(through(proxy, valkey), timeout=1)
+
+
+# Redlock
+
+
+class Nodes:
+    """Five servers, and a proxy before each, which together do what one does."""
+
+    def __init__(self) -> None:
+        self.servers = [RedisServer(persistent=True) for _ in range(5)]
+        self._next_to_die = itertools.cycle(self.servers)
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.url for server in self.servers]
+
+    def start(self) -> None:
+        for server in self.servers:
+            server.start()
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.stop()
+
+    def restart_one(self, anybody: OpenStore) -> None:
+        """A quorum bears one such loss at a time: until the node was repaired, by whoever uses it."""
+        kill_and_restart(next(self._next_to_die))
+        with closing(anybody()) as store:
+            assert isinstance(store, RedlockLeaseStore)
+            give_up_at = time.monotonic() + 20
+            while not all(node.takes_part for node in store.node_facts()):
+                assert time.monotonic() < give_up_at
+                time.sleep(0.02)
+
+
+class ManyProxies:
+    """The faults of a `TcpProxy`, to all connections."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self.proxies = [TcpProxy(server.port).start() for server in servers]
+        self.urls = [f"redis://127.0.0.1:{proxy.port}/0" for proxy in self.proxies]
+
+    def __getattr__(self, fault: str) -> Callable[..., None]:
+        def hurt(*given: Any) -> None:
+            for proxy in self.proxies:
+                getattr(proxy, fault)(*given)
+
+        return hurt
+
+
+@pytest.fixture(scope="module")
+def five() -> Iterator[Nodes]:
+    with running(Nodes()) as nodes:
+        yield nodes
+
+
+class TestRedlock(LeaseStoreFacts, RestartFacts):
+    """One node after the other is restarted, which is one that forgot, whatever it has on its disk."""
+
+    @pytest.fixture
+    def open_again(self, five: Nodes) -> OpenStore:
+        return opener(five.urls)
+
+    @pytest.fixture
+    def restart_server(self, five: Nodes, open_again: OpenStore) -> Callable[[], None]:
+        return functools.partial(five.restart_one, open_again)
+
+
+class TestRedlockThatForgets(MemoryLossFacts):
+    """All nodes are flushed, and somebody says that it is accepted."""
+
+    @pytest.fixture
+    def open_again(self, five: Nodes) -> OpenStore:
+        return opener(five.urls)
+
+    @pytest.fixture
+    def lose_memory(self, five: Nodes, open_again: OpenStore) -> Callable[[], None]:
+        def flush() -> None:
+            for server in five.servers:
+                server.connect().flushall()
+            with closing(open_again()) as operator:
+                assert isinstance(operator, RedlockLeaseStore)
+                operator.accept_memory_loss(who="tester", why="to see")
+
+        return flush
+
+
+class TestRedlockOverABadNetwork(NetworkFacts):
+    @pytest.fixture
+    def proxy(self, five: Nodes) -> Iterator[ManyProxies]:
+        proxies = ManyProxies(five.servers)
+        yield proxies
+        proxies.stop()
+
+    @pytest.fixture
+    def open_again(self, proxy: ManyProxies) -> OpenStore:
+        return opener(proxy.urls, timeout=1)
 
 
 # Databases

@@ -26,9 +26,10 @@ SECRET = "hunter2"
         f"mariadb+pymysql://user:{SECRET}@localhost/app",
         "sqlite:////tmp/leases.db",
         "memory://",
+        [f"redis://:{SECRET}@one", f"rediss://:{SECRET}@two", f"unix:///x?password={SECRET}"],
     ],
 )
-def test_store_opens_without_io_and_hides_its_password(url: str) -> None:
+def test_store_opens_without_io_and_hides_its_password(url: str | list[str]) -> None:
     store = open_store(url)
     assert SECRET not in store.name
     assert SECRET not in repr(store)
@@ -48,7 +49,9 @@ def test_store_opens_without_io_and_hides_its_password(url: str) -> None:
         ("sqlite:///:memory:", "memory://"),
         ("postgresql+nosuchdriver://localhost/app", "SQLAlchemy"),
         ("postgresql+psycopg2://localhost/app", "not installed"),
-        (["redis://one", "redis://two"], "Redlock"),
+        (["redis://one", "redis://two"], "three or more"),
+        (["redis://one", "redis://two", "sqlite:////tmp/x.db"], "independent servers"),
+        (["redis://one", "redis://two", "redis://three:port"], "cannot be used"),
     ],
 )
 def test_url_that_cannot_work_is_refused_with_what_to_do(url: str, hint: str) -> None:

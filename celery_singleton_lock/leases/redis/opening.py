@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -38,7 +40,23 @@ def open_redis_store(url: str, *, prefix: str, timeout: timedelta) -> RedisLease
         "redis+cluster": _open_cluster,
         "rediss+cluster": _open_cluster,
     }.get(scheme, _open_single)
-    options = {
+    options = _options(timeout)
+    # Parse now, connect later: a URL that cannot work is refused at once.
+    with _refusing(url):
+        opener(url, options, _nobody)
+    return RedisLeaseStore(
+        redact(url), lambda on_server: opener(url, options, on_server), prefix=prefix
+    )
+
+
+def open_pool(url: str, timeout: timedelta) -> ConnectionPool:
+    """The connections to one server, none of them made yet."""
+    with _refusing(url):
+        return _pool(url, _options(timeout))
+
+
+def _options(timeout: timedelta) -> dict[str, Any]:
+    return {
         "socket_timeout": timeout.total_seconds(),
         "socket_connect_timeout": timeout.total_seconds(),
         "socket_keepalive": True,
@@ -48,9 +66,12 @@ def open_redis_store(url: str, *, prefix: str, timeout: timedelta) -> RedisLease
         "protocol": 2,
         "redis_connect_func": log_in,
     }
+
+
+@contextmanager
+def _refusing(url: str) -> Iterator[None]:
     try:
-        # Parse now, connect later: a URL that cannot work is refused at once.
-        opener(url, options, _nobody)
+        yield
     except ConfigurationError:
         raise
     except (ValueError, TypeError):
@@ -59,9 +80,6 @@ def open_redis_store(url: str, *, prefix: str, timeout: timedelta) -> RedisLease
             f"Redis URL {redact(url)!r} cannot be used: percent-encode what is not plain in its user, "
             "password and path, give the port as a number, and look at its parameters"
         ) from None
-    return RedisLeaseStore(
-        redact(url), lambda on_server: opener(url, options, on_server), prefix=prefix
-    )
 
 
 def _nobody(shard: int, server: ServerFacts) -> None:
@@ -69,13 +87,16 @@ def _nobody(shard: int, server: ServerFacts) -> None:
 
 
 def _open_single(url: str, options: dict[str, Any], on_server: OnServer) -> Link:
+    return PoolLink(_pool(url, options), on_server)
+
+
+def _pool(url: str, options: dict[str, Any]) -> ConnectionPool:
     if url.lower().startswith("redis+socket:"):
         url = "unix:" + url.partition(":")[2].replace("virtual_host=", "db=")
     if url.lower().startswith("unix:"):
         options = {key: value for key, value in options.items() if key != "socket_keepalive"}
     # Every thread of a busy worker may need one: no limit, as their number is the limit.
-    pool = ConnectionPool.from_url(_in_their_words(url), max_connections=2**31, **options)
-    return PoolLink(pool, on_server)
+    return ConnectionPool.from_url(_in_their_words(url), max_connections=2**31, **options)
 
 
 def _open_sentinel(url: str, options: dict[str, Any], on_server: OnServer) -> Link:

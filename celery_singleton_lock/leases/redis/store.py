@@ -123,7 +123,7 @@ class RedisLeaseStore(LeaseStore):
 
     def _release(self, releases: Sequence[Release]) -> list[bool]:
         rows = [
-            (*_release_row(release), self._names.index_of(release.lease.key)) for release in releases
+            (*release_row(release), self._names.index_of(release.lease.key)) for release in releases
         ]
         keys = self._names.of([release.lease.key for release in releases])
         answers = self._ask(Command(scripts.RELEASE, keys, rows, (self._names.plain,)))
@@ -239,7 +239,8 @@ class RedisLeaseStore(LeaseStore):
             )
 
 
-def _release_row(release: Release) -> tuple[Word, ...]:
+def release_row(release: Release) -> tuple[Word, ...]:
+    """What release.lua is told of a lease, before the index."""
     lease, park = release.lease, release.park
     return (
         lease.owner,
