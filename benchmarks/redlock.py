@@ -57,9 +57,9 @@ def batches(effort: Effort) -> Iterator[Answer]:
             proxy.delay(DISTANCE_S)
         urls = [f"redis://127.0.0.1:{proxy.port}/0" for proxy in proxies]
         far = stack.enter_context(closing(open_store(urls)))
-        questions = batch_questions(f"{DISTANCE_S * 1_000:g} ms away", both_at_most=0.1)
+        questions = batch_questions(f"{DISTANCE_S * 1_000:g} ms away", at_most=0.1)
         yield from Contest(batch_subjects(far, 10), questions, effort.batch_rounds).decide()
         near = stack.enter_context(closing(open_store([server.url for server in servers])))
         subjects = batch_subjects(near, 100)
-        questions = batch_questions("on the same host", both_at_most=0.1)
+        questions = batch_questions("on the same host", at_most=0.1)
         yield from Contest(subjects, questions, effort.batch_rounds).decide(repeats=0)
