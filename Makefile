@@ -34,8 +34,11 @@ $(VENV)/.installed-%: pyproject.toml $(VENV)/.python
 demo: $(VENV)/.installed-demo ## Beats, workers and Redis are killed, and no slot is missed or run twice
 	@$(BIN)/python -m example_project.demo
 
+# Most tests wait, for a server, a timer or a lease that runs out: two a core.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
+
 test: $(VENV)/.installed-test lint servers ## Lint, then all tests, with every server they need
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 soak: $(VENV)/.installed-test ## Millions of schedules of the quorum, from a new seed each time
 	@$(BIN)/python -m tests.soak_quorum
