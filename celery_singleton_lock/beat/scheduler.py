@@ -44,6 +44,7 @@ class SingletonSchedulerMixin:
         self._engine: Engine | None = None
         self._publisher: Publisher | None = None
         self._roster: Roster | None = None
+        self._is_ticking = False
         self._cannot_read = False
         self._settings = Settings.from_app(app)
         super().__init__(app, *args, lazy=lazy, **kwargs)  # type: ignore[call-arg]
@@ -60,14 +61,22 @@ class SingletonSchedulerMixin:
     def tick(self, *_: Any, **__: Any) -> float:
         """Do all that is due; return the seconds until the next tick. Never raises: an exception from
         here would end the beat."""
+        self._is_ticking = True
         try:
             return min(self._running_engine().tick(), float(self.max_interval))
         except Exception:
             logger.exception("beat_tick_failed")
             return _AFTER_A_BUG
+        finally:
+            self._is_ticking = False
 
     def close(self) -> None:
-        """Hand over at once. Called twice by Celery, first from a signal handler."""
+        """Hand over at once. Called twice by Celery: first from a signal handler, which then raises
+        SystemExit, and again on the way out."""
+        if self._is_ticking:
+            # The handler has interrupted a tick, whose connections are in use. An error here would
+            # keep the handler from raising, and beat would go on for ever.
+            return
         engine, self._engine = self._engine, None
         publisher, self._publisher = self._publisher, None
         if engine is not None:

@@ -90,3 +90,25 @@ def test_what_is_known_is_published_while_the_schedule_cannot_be_read(
     scheduler.lines = {"b": {"task": "t", "schedule": 1.0}}
     scheduler.read()
     tick_until(scheduler, lambda: '"singleton_entry": "b"' in published(broker)[0])
+
+
+def test_signal_in_the_middle_of_a_tick_ends_beat(
+    scheduler: Ours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler.tick()
+    engine = scheduler._engine
+    assert engine is not None
+    left: list[bool] = []
+
+    def interrupted() -> float:
+        # As Celery's handler of SIGTERM does.
+        scheduler.close()
+        raise SystemExit
+
+    monkeypatch.setattr(engine, "tick", interrupted)
+    monkeypatch.setattr(engine, "leave", lambda: left.append(True))
+    with pytest.raises(SystemExit):
+        scheduler.tick()
+    assert left == []  # its connections were in use
+    scheduler.close()
+    assert left == [True]

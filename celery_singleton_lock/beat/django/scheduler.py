@@ -88,6 +88,8 @@ class SingletonDatabaseScheduler(SingletonSchedulerMixin, DatabaseScheduler):  #
             self._clerk.note_run(entry, due.slot)
 
     def close(self) -> None:
+        if self._is_ticking:  # then this is a signal handler, and we are called again
+            return
         super().close()
         self._note_ends()
         self._clerk.stop()
