@@ -17,6 +17,8 @@ def broker_url(request: pytest.FixtureRequest) -> Iterator[str]:
         url = request.getfixturevalue("rabbitmq").url
     else:
         url = request.getfixturevalue("valkey").url
+    # Workers of other tests, on the same server, may have left letters there.
+    forget(url)
     yield url
     forget(url)
 
