@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from celery_singleton_lock.core.clock import Clock, boottime
 from celery_singleton_lock.core.errors import LeaseLost, StoreUnavailable
+from celery_singleton_lock.core.facts import Listeners, MembersChanged, TroubleBegan, TroubleEnded
 from celery_singleton_lock.core.models import Page
 from celery_singleton_lock.leases import LeaseStore
 
@@ -51,12 +52,14 @@ class Engine:
         slot_ttl: timedelta,
         lock_ttl: timedelta,
         on_missed: OnMissed,
+        listeners: Listeners | None = None,
         roster: Roster | None = None,
         app_name: str = "",
         clock: Clock = boottime,
     ) -> None:
         self._store = store
         self._publisher = publisher
+        self._listeners = listeners if listeners is not None else Listeners()
         self._roster = roster
         self._app_name = app_name
         self._book = book.book_of(app_name)
@@ -74,7 +77,13 @@ class Engine:
             clock=clock,
         )
         self._reaper = Reaper(
-            store, publisher, self._company, slot_ttl=slot_ttl, lock_ttl=lock_ttl, clock=clock
+            store,
+            publisher,
+            self._company,
+            self._listeners,
+            slot_ttl=slot_ttl,
+            lock_ttl=lock_ttl,
+            clock=clock,
         )
         self._entries: dict[str, PlannedEntry] = {}
         self._pages: dict[str, Page] = {}
@@ -84,6 +93,8 @@ class Engine:
         self._heard_of = -1
         self._must_put_back = False
         self._trouble: str | None = None
+        self._troubled_part = ""
+        self._members_told: tuple[str, ...] = ()
         self._broker_was_away = False
         store.on_memory_loss(self._on_memory_loss)
 
@@ -111,6 +122,7 @@ class Engine:
         """Do all that is due now; return the seconds until something may be due again."""
         try:
             self._company.keep()
+            self._tell_members()
             self._read_book()
             self._read_positions()
             self._dispatch.record()
@@ -123,11 +135,11 @@ class Engine:
         except StoreUnavailable as error:
             self._company.hurry()
             self._reaper.wait()
-            self._say(f"the lease store is away: {error.reason}")
+            self._say(f"the lease store is away: {error.reason}", "store")
             return random.uniform(0.2, 0.5)  # noqa: S311 - jitter, not a secret
         except BrokerUnavailable as error:
             self._broker_was_away = True
-            self._say(f"the broker is away: {error}")
+            self._say(f"the broker is away: {error}", "broker")
             return random.uniform(0.2, 0.5)  # noqa: S311 - jitter, not a secret
         except LeaseLost as lost:
             # We slept between claim and publish. Somebody else did it, or we do it anew.
@@ -243,10 +255,30 @@ class Engine:
         self._dispatch.keep_quiet(HEARTBEAT)
         self._reaper.wait()
 
-    def _say(self, trouble: str | None) -> None:
-        """Log when a trouble begins and when it ends, once each."""
+    def _tell_members(self) -> None:
+        members = self._company.members
+        if members != self._members_told and self._listeners:
+            self._members_told = members
+            self._listeners.tell(
+                MembersChanged(at=self._company.now(), replica=self._company.name, members=members)
+            )
+
+    def _say(self, trouble: str | None, part: str = "") -> None:
+        """Log when a trouble begins and when it ends, once each; one may follow upon the other."""
         if trouble is None and self._trouble is not None:
             logger.warning("beat_trouble_ended")
         elif trouble is not None and self._trouble is None:
             logger.warning("beat_trouble_began reason=%s", trouble)
         self._trouble = trouble
+        if part != self._troubled_part:
+            self._tell_trouble(part, trouble or "")
+            self._troubled_part = part
+
+    def _tell_trouble(self, part: str, reason: str) -> None:
+        if not self._listeners:
+            return
+        at = self.now or datetime.now(UTC)
+        if self._troubled_part:
+            self._listeners.tell(TroubleEnded(at=at, part=self._troubled_part))
+        if part:
+            self._listeners.tell(TroubleBegan(at=at, part=part, reason=reason))

@@ -31,7 +31,7 @@ class Publisher:
         app: Any,
         entry_of: Callable[[str], Any],
         on_refused: Callable[[Due], None],
-        on_published: Callable[[Due], None] | None = None,
+        on_published: Callable[[Sequence[Due]], None] | None = None,
     ) -> None:
         self._app = app
         self._entry_of = entry_of
@@ -227,7 +227,7 @@ class _Batch:
     """What was asked for in one call of `publish`, and what became of it."""
 
     def __init__(
-        self, app: Any, dues: Sequence[Due], on_published: Callable[[Due], None] | None
+        self, app: Any, dues: Sequence[Due], on_published: Callable[[Sequence[Due]], None] | None
     ) -> None:
         self.plain = PlainMessages(app)
         self._on_published = on_published
@@ -242,8 +242,8 @@ class _Batch:
                 logger.info("slot_published entry=%r slot=%s", due.entry, _as_text(due.slot))
         for due in dues:
             self.open.pop(due, None)
-            if self._on_published is not None:
-                self._on_published(due)
+        if self._on_published is not None and dues:
+            self._on_published(dues)
 
     def give_up(self, due: Due, *, is_refused: bool = False) -> None:
         """This one is not published: for ever if it is refused, else for now."""

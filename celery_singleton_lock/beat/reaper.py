@@ -14,6 +14,8 @@ from typing import Final
 
 from celery_singleton_lock.core.clock import Clock
 from celery_singleton_lock.core.errors import StoreUnavailable
+from celery_singleton_lock.core.facts import Listeners, RunName, RunPublishedAgain
+from celery_singleton_lock.core.headers import read_slot
 from celery_singleton_lock.core.models import Done, Granted, LeaseRequest, Record, Release
 from celery_singleton_lock.leases import LeaseStore
 from celery_singleton_lock.leases.base import EXPIRED_KEPT_FOR
@@ -35,6 +37,7 @@ class Reaper:
         store: LeaseStore,
         publisher: Publishes,
         company: Company,
+        listeners: Listeners,
         *,
         slot_ttl: timedelta,
         lock_ttl: timedelta,
@@ -43,6 +46,7 @@ class Reaper:
         self._store = store
         self._publisher = publisher
         self._company = company
+        self._listeners = listeners
         self._slot_ttl = slot_ttl
         self._lock_ttl = lock_ttl
         self._clock = clock
@@ -85,7 +89,7 @@ class Reaper:
             ]
         )
         for record, _ in mine:
-            _tell(record)
+            self._tell(record)
         done = [
             record for record, answer in zip(records, answers, strict=True) if isinstance(answer, Done)
         ]
@@ -96,6 +100,25 @@ class Reaper:
         return LeaseRequest(
             f"reap:{record.key}", name, self._slot_ttl, position=record.fence, note={"beat": name}
         )
+
+    def _tell(self, record: Record) -> None:
+        is_whole = _is_whole(record)
+        # What is not whole was too large to be noted: the broker delivers it again, in its own time.
+        logger.warning(
+            "%s key=%r holder=%r fence=%d",
+            "run_published_again" if is_whole else "run_left_to_the_broker",
+            record.key, record.owner, record.fence,
+        )  # fmt: skip
+        if self._listeners:
+            self._listeners.tell(
+                RunPublishedAgain(
+                    at=self._company.now(),
+                    run=_name_of(record),
+                    fence=record.fence,
+                    worker=str(record.note.get("worker") or ""),
+                    is_whole=is_whole,
+                )
+            )
 
     def _let_go(self, grants: Sequence[Granted]) -> None:
         try:
@@ -108,13 +131,7 @@ def _is_whole(record: Record) -> bool:
     return bool(record.note.get("message"))
 
 
-def _tell(record: Record) -> None:
-    if _is_whole(record):
-        logger.warning(
-            "run_published_again key=%r holder=%r fence=%d", record.key, record.owner, record.fence
-        )
-    else:
-        # Its message was too large to be noted: the broker delivers it again, in its own time.
-        logger.warning(
-            "run_left_to_the_broker key=%r holder=%r fence=%d", record.key, record.owner, record.fence
-        )
+def _name_of(record: Record) -> RunName:
+    note = record.note
+    entry, slot = note.get("entry"), note.get("slot")
+    return RunName(str(note.get("run") or ""), str(note.get("task") or ""), entry, read_slot(slot))

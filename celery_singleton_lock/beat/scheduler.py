@@ -6,19 +6,24 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from celery.beat import Scheduler
 
+from celery_singleton_lock.core.facts import RunName, SlotMissed, SlotsPublished
 from celery_singleton_lock.core.redaction import redact_all
 from celery_singleton_lock.core.signals import slot_missed
 from celery_singleton_lock.leases import open_store
+from celery_singleton_lock.observability.listening import listeners_of
 from celery_singleton_lock.settings import Settings
 
 from .engine import Engine
 from .entries import Due, PlannedEntry
 from .entry import SingletonEntry, plan_entry
+from .plan import run_id
 from .publisher import Publisher
 from .roster import Roster
 
@@ -47,6 +52,8 @@ class SingletonSchedulerMixin:
         self._is_ticking = False
         self._cannot_read = False
         self._settings = Settings.from_app(app)
+        self._listeners = listeners_of(app)
+        self._replica = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         super().__init__(app, *args, lazy=lazy, **kwargs)  # type: ignore[call-arg]
 
     def plan_entry(self, entry: Any) -> PlannedEntry:
@@ -95,12 +102,36 @@ class SingletonSchedulerMixin:
         """For beat's banner."""
         return f"    . leases -> {redact_all(self._settings.lock_url)}"
 
-    def _after_publish(self, due: Due) -> None:
+    def _after_publish(self, dues: Sequence[Due]) -> None:
+        for due in dues:
+            try:
+                self.after_publish(due)
+            except Exception:
+                # Raised from here it would look as though nothing was published, and all be sent again.
+                logger.exception(
+                    "beat_books_not_kept entry=%r slot=%s", due.entry, due.slot.isoformat()
+                )
+        if self._listeners:
+            runs = tuple(map(self._name_of, dues))
+            self._listeners.tell(SlotsPublished(at=self._now(), runs=runs, replica=self._replica))
+
+    def _tell_missed(self, due: Due, reason: str) -> None:
+        logger.warning(
+            "slot_missed entry=%r slot=%s reason=%r", due.entry, due.slot.isoformat(), reason
+        )
+        slot_missed.send(entry=due.entry, slot=due.slot, reason=reason)
+        if self._listeners:
+            self._listeners.tell(SlotMissed(at=self._now(), run=self._name_of(due), reason=reason))
+
+    def _name_of(self, due: Due) -> RunName:
         try:
-            self.after_publish(due)
-        except Exception:
-            # Raised from here it would look as though nothing was published, and all be sent again.
-            logger.exception("beat_books_not_kept entry=%r slot=%s", due.entry, due.slot.isoformat())
+            task = self._roster.entry_of(due.entry).task if self._roster else ""
+        except KeyError:  # it was removed meanwhile
+            task = ""
+        return RunName(run_id(self.app.main or "", due.entry, due.slot), task, due.entry, due.slot)
+
+    def _now(self) -> datetime:
+        return (self._engine and self._engine.now) or datetime.now(UTC)
 
     def _known_schedule(self) -> Any:
         try:
@@ -122,7 +153,7 @@ class SingletonSchedulerMixin:
             self._publisher = Publisher(
                 self.app,
                 self._roster.entry_of,
-                on_refused=_telling_why("refused"),
+                on_refused=partial(self._tell_missed, reason="refused"),
                 on_published=self._after_publish,
             )
             self._engine = self._new_engine(self._roster, self._publisher)
@@ -140,10 +171,11 @@ class SingletonSchedulerMixin:
         return Engine(
             store,
             publisher,
-            replica=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
+            replica=self._replica,
             slot_ttl=settings.slot_ttl,
             lock_ttl=settings.lock_ttl,
-            on_missed=_telling_why("too old"),
+            on_missed=partial(self._tell_missed, reason="too old"),
+            listeners=self._listeners,
             roster=roster,
             app_name=self.app.main or "",
         )
@@ -176,13 +208,3 @@ class SingletonScheduler(SingletonSchedulerMixin, Scheduler):  # type: ignore[mi
     def merge_inplace(self, b: Mapping[str, Any]) -> None:
         super().merge_inplace(b)
         self.data = dict(self.data)
-
-
-def _telling_why(reason: str) -> Callable[[Due], None]:
-    def tell(due: Due) -> None:
-        logger.warning(
-            "slot_missed entry=%r slot=%s reason=%r", due.entry, due.slot.isoformat(), reason
-        )
-        slot_missed.send(entry=due.entry, slot=due.slot, reason=reason)
-
-    return tell

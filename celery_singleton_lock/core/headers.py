@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 ENTRY: Final = "singleton_entry"
@@ -10,3 +11,11 @@ GENERATION: Final = "singleton_generation"
 """How often the run was replayed from the dead letters. Not there: never."""
 LETTER: Final = "singleton_letter"
 """Why a message lies among the dead letters. Nowhere else."""
+
+
+def read_slot(value: object) -> datetime | None:
+    """The slot as it stands in a header; None where there is none, or no time."""
+    try:
+        return datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

@@ -31,7 +31,7 @@ def seen_run(task: str, request: Any, leases: Leases | None = None, *, is_loose:
         task=task,
         attempt=(request.retries or 0) + 1,
         entry=_text(custom.get(headers.ENTRY)),
-        slot=_slot(custom.get(headers.SLOT)),
+        slot=headers.read_slot(custom.get(headers.SLOT)),
         leases=leases,
         loose_fence=time.time_ns() // 1000 if is_loose else 0,
     )
@@ -104,10 +104,3 @@ def _text(value: object) -> str | None:
 
 def _count(value: object) -> int:
     return max(0, value) if isinstance(value, int) else 0
-
-
-def _slot(value: object) -> datetime | None:
-    try:
-        return datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        return None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from celery import states
 from celery.app.task import get_actual_ignore_result
@@ -18,12 +18,14 @@ from kombu.utils.compat import detect_environment
 
 from celery_singleton_lock.core.clock import boottime
 from celery_singleton_lock.core.errors import LeaseLost, StoreUnavailable, WorkersDied
+from celery_singleton_lock.core.facts import Listeners
 from celery_singleton_lock.core.signals import lease_lost, lease_overdue, run_retrying, run_skipped
 from celery_singleton_lock.settings import Settings
 
 from .abort import Abort
 from .asking import ask_of, delay_of, is_in_canvas, seen_run, task_key_of, writes_letters
 from .execution import Execution, Terms
+from .news import LOST, PUT_BACK, News
 from .options import TaskOptions
 from .outcomes import CopyIgnored, KeptAside, RunSkipped
 from .parts import Parts
@@ -41,6 +43,7 @@ from .run import (
     Run,
     Skip,
     Skipped,
+    Start,
     pause_before_offer,
 )
 from .unique import UniqueKey
@@ -63,6 +66,7 @@ class Attempt:
         self._request = request
         self._options = options
         self._parts = parts
+        self._news = News(_NOBODY if parts is None else parts.listeners, task.name, request)
         # Only where asked for: it takes a signal of the process.
         self._abort = Abort() if options.on_lease_lost == "abort" else None
         self._execution: Execution | None = None
@@ -110,6 +114,8 @@ class Attempt:
                 self._skip(verdict)
             case Poisoned(deaths):
                 raise WorkersDied(self._task.name, self._request.id, deaths)
+            case Start(takeovers=takeovers):
+                self._news.started(self._execution.fence, takeovers)
 
     def _ask(self, execution: Execution) -> Any:
         verdict = execution.begin()
@@ -144,6 +150,7 @@ class Attempt:
             "run_skipped task=%s run=%s reason=%r by=%s", task.name, request.id, skip.reason, skip.by
         )
         run_skipped.send(task=task.name, run=request.id, reason=skip.reason, by=skip.by)
+        self._news.skipped(skip.reason, skip.by)
         if request.is_eager or is_in_canvas(request):
             return
         ignores = get_actual_ignore_result(task, request)
@@ -173,7 +180,7 @@ class Attempt:
                 self._execution.abandon()
             else:
                 # A shutdown; or gevent ends a greenlet, for a reason that only the parent knows.
-                self._execution.give_up()
+                self._give_up(PUT_BACK)
             raise
         self.ensure_run_not_lost()
         return value
@@ -181,7 +188,7 @@ class Attempt:
     def ensure_run_not_lost(self) -> None:
         execution = self._execution
         if execution is not None and execution.has_lost_its_run():
-            execution.give_up()
+            self._give_up(LOST)
             raise KeptAside("lost", "", execution.ask.ttl.total_seconds())
 
     def _settle(self, error: Exception) -> None:
@@ -190,7 +197,7 @@ class Attempt:
         if execution is None or not self.is_lease_lost(error) or execution.has_outlived_its_lock:
             return
         # The job was taken from it, not the run: what it began is to be done again.
-        execution.give_up()
+        self._give_up(LOST)
         raise KeptAside("lost", "", 0.0) from error
 
     def is_lease_lost(self, error: BaseException | None) -> bool:
@@ -220,49 +227,67 @@ class Attempt:
             # There is nothing to record, or it was recorded.
             return
         if self.retrying is not None:
-            self._park(self.retrying)
+            self._park(self.retrying, value)
         elif state == states.SUCCESS and not self._is_failing():
             self._finish(SKIPPED if self.skipped is not None else SUCCEEDED)
         elif state == states.IGNORED:
             # Task.replace ignores, too: what replaces it has the same id, and a position beyond.
-            self._finish(IGNORED, self._execution.ask.position)
+            self._finish(IGNORED, None, self._execution.ask.position)
         elif state == states.REJECTED and isinstance(value, Reject) and value.requeue:
-            self._execution.give_up()
+            self._give_up(PUT_BACK)
         else:
-            self._finish_failed(REJECTED if state == states.REJECTED else FAILED)
+            self._finish_failed(REJECTED if state == states.REJECTED else FAILED, value)
 
     def _is_failing(self) -> bool:
         """Whether what Celery does for a success went wrong: its result could not be stored, say."""
         return not self._request.is_eager and sys.exc_info()[0] is not None
 
-    def _finish_failed(self, outcome: str) -> None:
+    def _finish_failed(self, outcome: str, error: object) -> None:
         assert self._execution is not None  # noqa: S101 - for the type checker
         if writes_letters(self._options, self._request):
-            self._finish(LETTER_DUE, self._execution.ask.position)
+            self._finish(LETTER_DUE, error, self._execution.ask.position)
         else:
-            self._finish(outcome)
+            self._finish(outcome, error)
 
-    def _finish(self, outcome: str, *position: int) -> None:
-        assert self._execution is not None  # noqa: S101 - for the type checker
-        if not self._execution.finish(outcome, *position):
+    def _finish(self, outcome: str, error: object = None, *position: int) -> None:
+        execution = self._execution
+        assert execution is not None  # noqa: S101 - for the type checker
+        fence = execution.fence
+        is_recorded = execution.finish(outcome, *position)
+        if not is_recorded:
             logger.warning(
                 "run_end_not_recorded task=%s run=%s outcome=%r",
                 self._task.name, self._request.id, outcome,
             )  # fmt: skip
+        if self.skipped is None:
+            told = outcome if is_recorded else LOST
+            self._news.ended(told, fence, execution.held_for, error=error)
 
-    def _park(self, retrying: Retry) -> None:
-        assert self._execution is not None  # noqa: S101 - for the type checker
+    def _park(self, retrying: Retry, error: object) -> None:
+        execution = self._execution
+        assert execution is not None  # noqa: S101 - for the type checker
         same_job = True
         if (signature := retrying.sig) is not None:
             args, kwargs = signature.args or (), signature.kwargs or {}
             key = task_key_of(self._task, args, kwargs, self._options)
-            same_job = key == self._execution.ask.task_key
-        self._execution.park(RETRIED, delay_of(retrying), same_job=same_job)
+            same_job = key == execution.ask.task_key
+        fence, delay = execution.fence, delay_of(retrying)
+        execution.park(RETRIED, delay, same_job=same_job)
+        reason = retrying.exc or error
+        self._news.ended(RETRIED, fence, execution.held_for, error=reason, retry_in=delay)
+
+    def _give_up(self, why: str) -> None:
+        execution = self._execution
+        assert execution is not None  # noqa: S101 - for the type checker
+        fence = execution.fence
+        execution.give_up()
+        self._news.ended(why, fence, execution.held_for)
 
     # Told by keep-alive, in threads of its own
 
     def _on_lost(self, loss: LeaseLost) -> None:
         lease_lost.send(task=self._task.name, run=self._request.id, key=loss.key, fence=loss.fence)
+        self._news.lease_may_be_lost(loss.key, loss.fence)
         if self._abort is not None and detect_environment() == "default":
             self._abort.now(loss)
 
@@ -272,6 +297,11 @@ class Attempt:
             "run_overdue task=%s run=%s expected=%s", self._task.name, self._request.id, expected
         )
         lease_overdue.send(task=self._task.name, run=self._request.id, expected=expected)
+        if expected is not None:
+            self._news.overdue(expected)
+
+
+_NOBODY: Final = Listeners()
 
 
 @lru_cache(maxsize=1024)

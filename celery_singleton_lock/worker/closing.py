@@ -13,6 +13,7 @@ from celery_singleton_lock.core.errors import ConfigurationError, StoreUnavailab
 from celery_singleton_lock.core.models import FINISHED, Granted, LeaseRequest, Park, Release
 
 from .asking import ask_of
+from .news import News
 from .parts import parts_of
 from .run import LETTER_DUE, Ask
 
@@ -33,6 +34,7 @@ class Closing:
         task = request.task
         self._parts = parts_of(request.app)
         self._outcome = outcome
+        self._news = News(self._parts.listeners, task.name, request._context)
         self._consumer = task.singleton_consumer
         self._pid: int | None = request.worker_pid if request.time_start else None
         self._is_recorded = False
@@ -65,6 +67,7 @@ class Closing:
             keep_for = self._parts.settings.remember_for
             position = ask.position if outcome == LETTER_DUE else FINISHED
             self._parts.store.release([Release(answer.lease, position, outcome, keep_for)])
+            self._news.ended(outcome, answer.lease.fence)
         else:
             # Another execution has it, or it is done: nothing here is ours to free.
             self._is_freed = True

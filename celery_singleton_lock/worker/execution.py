@@ -89,6 +89,11 @@ class Execution:
             self._keep_alive.guard(leases.call)
 
     @property
+    def fence(self) -> int:
+        """As the body of the task sees it; 0 while nothing is held."""
+        return 0 if self.leases is None else (self.leases.task or self.leases.run).fence
+
+    @property
     def held_for(self) -> timedelta:
         return timedelta(seconds=boottime() - self._began_at)
 

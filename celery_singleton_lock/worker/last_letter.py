@@ -21,6 +21,7 @@ from celery_singleton_lock.recovery.letters import (
 )
 from celery_singleton_lock.recovery.original import queue_of
 
+from .news import tell_of_letter
 from .parts import Parts
 from .run import FAILED as RUN_FAILED
 from .run import Ask
@@ -85,6 +86,7 @@ class LastLetter:
             return False
         dead_letters_of(self._request.app).send(self._letter)
         announce(self._letter, self._request.eventer)
+        tell_of_letter(self._request.app, self._letter)
         keep_for = self._parts.settings.remember_for
         store.release([Release(answer.lease, FINISHED, RUN_FAILED, keep_for)])
         return True

@@ -7,7 +7,9 @@ import weakref
 from datetime import timedelta
 from typing import Any, Final
 
+from celery_singleton_lock.core.facts import Listeners
 from celery_singleton_lock.leases import LeaseStore, open_store
+from celery_singleton_lock.observability.listening import listeners_of
 from celery_singleton_lock.settings import Settings
 
 from .keep_alive import KeepAlive
@@ -18,8 +20,9 @@ App = Any  # Celery ships no types.
 class Parts:
     """Opening does no I/O."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, listeners: Listeners) -> None:
         self.settings: Final = settings
+        self.listeners: Final = listeners
         self.store: Final[LeaseStore] = open_store(
             settings.lock_url, prefix=settings.key_prefix, timeout=settings.store_timeout
         )
@@ -44,5 +47,5 @@ def parts_of(app: App) -> Parts:
     app = app._get_current_object() if hasattr(app, "_get_current_object") else app
     with _opening:
         if app not in _parts:
-            _parts[app] = Parts(Settings.from_app(app))
+            _parts[app] = Parts(Settings.from_app(app), listeners_of(app))
         return _parts[app]

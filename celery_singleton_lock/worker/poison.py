@@ -32,6 +32,7 @@ from celery_singleton_lock.recovery.original import queue_of
 from .envelopes import keep_broken_envelopes
 from .flaws import flaw_of
 from .lost_connection import close_without_a_word
+from .news import tell_of_letter
 
 logger = logging.getLogger(__name__)
 
@@ -177,6 +178,7 @@ class Quarantine:
             return False
         self._acknowledge(poisoned)
         announce(poisoned.letter, self._consumer.event_dispatcher)
+        tell_of_letter(self._consumer.app, poisoned.letter)
         return True
 
     def _acknowledge(self, poisoned: Poisoned) -> None:

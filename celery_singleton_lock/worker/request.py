@@ -32,6 +32,7 @@ from celery_singleton_lock.recovery.letters import FAILED as LETTER_FAILED
 from .asking import OURS, ask_of
 from .closing import Closing
 from .last_letter import LastLetter, letter_for, reason_of
+from .news import News
 from .options import TaskOptions
 from .outcomes import CopyIgnored, KeptAside, RunSkipped
 from .parts import parts_of
@@ -71,6 +72,10 @@ class SingletonRequest(Request):  # type: ignore[misc]
         self._letter: LastLetter | None = None
         self._pause_s = FIRST_PAUSE_S
         self._is_cancelled = False
+
+    @property
+    def _news(self) -> News:
+        return News(parts_of(self.app).listeners, self.task.name, self._context)
 
     # What the child says
 
@@ -118,6 +123,7 @@ class SingletonRequest(Request):  # type: ignore[misc]
         COUNTS["copy"] += 1
         logger.info("copy_ignored task=%s run=%s outcome=%r", self.task.name, self.id, copy.outcome)
         self.send_event(COPY_EVENT, outcome=copy.outcome)
+        self._news.copy_ignored(copy.outcome)
 
     # Keeping
 
@@ -128,6 +134,7 @@ class SingletonRequest(Request):  # type: ignore[misc]
         if keep.reason == "lost":
             COUNTS["lost"] += 1
             self.send_event("task-lease-lost")
+        self._news.kept(keep.reason, keep.by)
         consumer = self.task.singleton_consumer
         if consumer is None or consumer.qos is None:
             self.reject(requeue=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from celery.beat import ScheduleEntry, Scheduler
 
 from celery_singleton_lock.beat.entries import Due
 from celery_singleton_lock.beat.scheduler import SingletonSchedulerMixin
+from celery_singleton_lock.core.facts import Fact, SlotsPublished
+from celery_singleton_lock.observability.listening import listeners_of
 from celery_singleton_lock.testing.servers import RedisServer
 
 
@@ -76,6 +79,19 @@ def test_error_in_the_books_of_the_other_class_does_not_publish_twice(
     slots = [text.split('"singleton_slot": "')[1].split('"')[0] for text in published(broker)]
     assert len(set(slots)) == len(slots)
     assert caplog.text.count("beat_books_not_kept") == len(slots)
+
+
+def test_listeners_are_told_of_every_slot_by_the_id_of_its_message(
+    broker: RedisServer, scheduler: Ours
+) -> None:
+    told: list[Fact] = []
+    listeners_of(scheduler.app).add(told.append)
+    tick_until(scheduler, lambda: len(published(broker)) >= 2)
+    runs = [run for fact in told if isinstance(fact, SlotsPublished) for run in fact.runs]
+    assert {run.entry for run in runs} == {"a"}
+    assert {run.task for run in runs} == {"t"}
+    ids = [json.loads(text)["headers"]["id"] for text in published(broker)]
+    assert [run.id for run in reversed(runs)] == ids
 
 
 def test_what_is_known_is_published_while_the_schedule_cannot_be_read(

@@ -1,0 +1,24 @@
+"""Who listens to the facts of an app, in this process."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Final
+
+from celery_singleton_lock.core.facts import Listeners
+
+App = Any  # Celery ships no types.
+
+_listeners: Final[weakref.WeakKeyDictionary[App, Listeners]] = weakref.WeakKeyDictionary()
+_making: Final = threading.Lock()
+
+
+def listeners_of(app: App) -> Listeners:
+    """The listeners of `app`: those its settings ask for, and whoever was added. They are made once,
+    and are the same in the children of a process: a listener must survive a fork."""
+    app = app._get_current_object() if hasattr(app, "_get_current_object") else app
+    with _making:
+        if app not in _listeners:
+            _listeners[app] = Listeners()
+        return _listeners[app]
