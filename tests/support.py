@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import pytest
 
@@ -48,3 +50,12 @@ def wrong_clock(offset: str) -> dict[str, str]:
         "LD_PRELOAD": str(libraries[0]),
         "FAKETIME": offset,
     }
+
+
+def until(fact: Callable[[], Any], within: float = 30.0) -> Any:
+    """Wait for something to be true, and return it."""
+    give_up_at = time.monotonic() + within
+    while not (found := fact()):
+        assert time.monotonic() < give_up_at, "did not happen in time"
+        time.sleep(0.05)
+    return found

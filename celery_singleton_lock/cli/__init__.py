@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from .dead_letters import dead_letters
+from .locks import locks, unlock
 
 
 @click.group()
@@ -15,8 +16,10 @@ def singleton() -> None:
     """Work with what celery-singleton-lock keeps for people.
 
     Exit codes: 0 all was done; 1 not all of it, or there was nothing; 2 wrong usage or setting; 3 the
-    broker did not answer.
+    broker, the lease store or the database did not answer.
     """
 
 
 singleton.add_command(dead_letters)
+singleton.add_command(locks)
+singleton.add_command(unlock)

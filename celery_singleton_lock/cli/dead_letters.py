@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from celery_singleton_lock.core.redaction import redact
 
-from .failing import NOT_ALL, telling_errors
+from .failing import NOT_ALL, ensure_somebody_to_ask, fail, telling_errors
+from .options import Decorated, as_json
 from .printing import cut, print_json, print_table, printable
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 SHOWN_BY_DEFAULT: Final = 50
 LONGEST_BODY: Final = 4000
 OLDEST_FIRST: Final = "At most so many, oldest first."
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
 of_task = click.option("--task", metavar="NAME", help="Only those of this task.")
 
 
@@ -83,8 +80,7 @@ def show_letter(context: click.Context, letter_id: str, as_json: bool) -> None:
     """Show all that is known of one letter, and its message."""
     letter = _of(context).show(letter_id)
     if letter is None:
-        click.echo(f"Error: no letter has the id {printable(letter_id)}", err=True)
-        raise SystemExit(NOT_ALL)
+        fail(f"no letter has the id {letter_id}")
     if as_json:
         print_json({**letter.facts, "message": _message(letter)})
         return
@@ -153,8 +149,7 @@ def purge_letters(
 
 def _ask(letters: DeadLetters, choice: dict[str, Any], limit: int | None, as_json: bool) -> int:
     """How many to purge: those that were asked about, and none that has come since."""
-    if as_json or not sys.stdin.isatty():
-        raise click.UsageError("there is nobody to ask: give --yes, or --dry-run to see which")
+    ensure_somebody_to_ask("give --yes, or --dry-run to see which", as_json=as_json)
     count = len(letters.purge(**choice, limit=limit, dry_run=True))
     if count:
         click.confirm(f"Remove {count} letters from {letters.queue} for ever?", abort=True, err=True)

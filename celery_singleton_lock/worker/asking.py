@@ -54,6 +54,9 @@ def ask_of(task: Any, request: Any, options: TaskOptions, unique: UniqueKey, par
         "worker": request.hostname,
         "attempt": retries + 1,
     }
+    if options.expect_within is not None:
+        # So that whoever looks at the lease can tell that it is overdue.
+        note["expect_within"] = options.expect_within.total_seconds()
     if (message := told.get("message")) is not None:
         note["message"] = message
     return Ask(

@@ -62,6 +62,8 @@ class Ask:
             LeaseRequest(self.run_key, self.owner, self.ttl, position=self.position, note=self.note)
         ]
         about = {"run": self.run, "task": self.note.get("task"), "worker": self.note.get("worker")}
+        if "expect_within" in self.note:
+            about["expect_within"] = self.note["expect_within"]
         if self.task_key is not None:
             requests.append(
                 LeaseRequest(self.task_key, self.owner, self.ttl, heir=self.run, note=about)

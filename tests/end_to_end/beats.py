@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_singleton_lock.testing.servers import RedisServer
+from tests.support import until as until
 
 QUEUE = "celery"
 CONFIG = """
@@ -105,15 +105,6 @@ class Published:
 def as_run(headers: dict[str, Any]) -> Run:
     slot = datetime.fromisoformat(headers["singleton_slot"])
     return Run(headers["id"], headers["singleton_entry"], slot)
-
-
-def until(fact: Callable[[], Any], within: float = 30.0) -> Any:
-    """Wait for something to be true, and return it."""
-    give_up_at = time.monotonic() + within
-    while not (found := fact()):
-        assert time.monotonic() < give_up_at, "did not happen in time"
-        time.sleep(0.05)
-    return found
 
 
 def count(broker: RedisServer) -> int:

@@ -1,0 +1,33 @@
+"""Options that several commands have, under one name and with one meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import click
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class Decorator(Protocol):
+    def __call__(self, command: Decorated, /) -> Decorated: ...
+
+
+as_json: Decorator = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document instead of a table."
+)
+yes: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+reason: Decorator = click.option("--reason", metavar="TEXT", default="", help="Why, for the audit.")
+required_reason: Decorator = click.option(
+    "--reason", metavar="TEXT", required=True, help="Why, for the audit."
+)
+
+
+def limit(default: int) -> Decorator:
+    return click.option(
+        "--limit", type=click.IntRange(1), default=default, show_default=True, metavar="N",
+        help="Show at most so many.",
+    )  # fmt: skip
