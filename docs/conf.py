@@ -24,26 +24,15 @@ autodoc_typehints = "none"
 myst_enable_extensions = ["substitution"]
 myst_heading_anchors = 3
 
-ACTING = {
-    "singleton_lock_url",
-    "singleton_key_prefix",
-    "singleton_lock_ttl",
-    "singleton_slot_ttl",
-    "singleton_remember_for",
-    "singleton_when_store_down",
-    "singleton_dead_letter_queue",
-    "singleton_max_deliveries",
-    "singleton_catch_up",
-    "singleton_catch_up_window",
-}
-"""The settings that do something in this version; the others are checked and reserved."""
+RESERVED = {"singleton_database_url", "singleton_http"}
+"""The settings that are checked, and do nothing in this version."""
 
 
 def settings_table() -> str:
     """All settings as a Markdown table, from the code that reads them: it cannot drift."""
     lines = ["| setting | default | meaning |", "|---|---|---|"]
     for setting in describe():
-        name = f"`{setting.name}`" + ("" if setting.name in ACTING else " (reserved)")
+        name = f"`{setting.name}`" + (" (reserved)" if setting.name in RESERVED else "")
         cells = (name, setting.default, f"{setting.doc} *Takes: {setting.kind}.*")
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)

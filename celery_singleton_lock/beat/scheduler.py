@@ -17,6 +17,7 @@ from celery_singleton_lock.core.facts import RunName, SlotMissed, SlotsPublished
 from celery_singleton_lock.core.redaction import redact_all
 from celery_singleton_lock.core.signals import slot_missed
 from celery_singleton_lock.leases import open_store
+from celery_singleton_lock.observability.installing import observe
 from celery_singleton_lock.observability.listening import listeners_of
 from celery_singleton_lock.settings import Settings
 
@@ -54,6 +55,7 @@ class SingletonSchedulerMixin:
         self._settings = Settings.from_app(app)
         self._listeners = listeners_of(app)
         self._replica = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        observe(app)
         super().__init__(app, *args, lazy=lazy, **kwargs)  # type: ignore[call-arg]
 
     def plan_entry(self, entry: Any) -> PlannedEntry:

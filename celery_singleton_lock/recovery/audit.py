@@ -11,8 +11,8 @@ logger = logging.getLogger("celery_singleton_lock.audit")
 
 
 def record(action: str, who: str, **facts: object) -> None:
-    told = " ".join(f"{name}={value!r}" for name, value in facts.items())
-    logger.warning("%s who=%r %s", action, who, told)
+    template = "".join(("%s who=%r", *(f" {name}=%r" for name in facts)))
+    logger.warning(template, action, who, *facts.values())
 
 
 def whoami() -> str:

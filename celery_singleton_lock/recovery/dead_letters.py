@@ -195,7 +195,7 @@ def announce(letter: Letter, dispatcher: Any | None = None) -> None:
         try:
             dispatcher.send(EVENT, uuid=letter.run_id, **_of_event(letter))
         except Exception:
-            logger.exception("event_not_sent event=%s run=%s", EVENT, letter.run_id)
+            logger.exception("event_not_sent name=%s run=%s", EVENT, letter.run_id)
 
 
 def _of_event(letter: Letter) -> dict[str, Any]:

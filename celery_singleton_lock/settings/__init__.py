@@ -96,6 +96,12 @@ class Settings:
     http: str | None = field(default=None, metadata=_about(
         read_address, "host:port", "Address for metrics and health; port 0 takes any free one.",
     ))  # fmt: skip
+    log_format: Literal["text", "json"] = field(default="text", metadata=_about(
+        one_of("text", "json"), "text or json", "How the log of a worker and of a beat is written.",
+    ))  # fmt: skip
+    log_repeats: int = field(default=100, metadata=_about(
+        read_count, "whole number", "At most so many log lines of one event a minute.",
+    ))  # fmt: skip
 
     @classmethod
     def from_app(cls, app: Any) -> Settings:

@@ -15,6 +15,7 @@ from celery._state import get_current_task
 from celery.app.task import Task, get_actual_ignore_result
 from celery.exceptions import Ignore, Reject, Retry
 
+from celery_singleton_lock.observability.installing import observe
 from celery_singleton_lock.recovery.retry import GIVE_UP, RetryPolicy, decide
 from celery_singleton_lock.settings.broker import split_brokers, visibility_timeout
 
@@ -82,6 +83,7 @@ class SingletonTask(Task):  # type: ignore[misc]
         cls.singleton_unique = UniqueKey(name, _signature(cls), cls.singleton_options)
         # By its name: who only calls tasks needs nothing of a worker.
         app.steps["consumer"].add("celery_singleton_lock.worker.poison:PoisonStep")
+        observe(app)
         if cls.singleton_options.on_duplicate is not None:
             # Only here: for all others a call costs what it costs in Celery.
             cls.apply_async = apply_unique

@@ -64,6 +64,8 @@ def test_defaults_are_those_of_the_design() -> None:
         dead_letter_queue="dead-letters",
         max_deliveries=5,
         http=None,
+        log_format="text",
+        log_repeats=100,
     )
 
 
