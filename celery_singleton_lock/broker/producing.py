@@ -1,4 +1,4 @@
-"""The connection that beat publishes on."""
+"""The connection that many messages are published on."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from typing import Any, Final
 from kombu.common import maybe_declare
 from redis.exceptions import ResponseError
 
-from celery_singleton_lock.broker import (
-    BROKER_TIMEOUT_S,
-    broker_errors,
-    connect,
-    patient_connection,
-)
-
+from . import BROKER_TIMEOUT_S, broker_errors, connect, patient_connection
 from .confirms import Answers, Confirms
 
 logger = logging.getLogger(__name__)
@@ -84,7 +78,7 @@ class Broker:
             try:
                 connection.release()
             except Exception as error:  # noqa: BLE001 - it is given up anyway
-                logger.debug("beat_connection_not_closed error=%s", type(error).__name__)
+                logger.debug("broker_connection_not_closed error=%s", type(error).__name__)
 
 
 def _producer_class(app: Any) -> Any:
