@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final
 
 from celery_singleton_lock.core.errors import ConfigurationError, LetterNotSent
@@ -15,10 +14,9 @@ from celery_singleton_lock.core.signals import run_dead_lettered
 from celery_singleton_lock.settings import Settings
 
 from .audit import record, whoami
-from .browsing import Browser, Found, browsing
+from .browsing import browsing
 from .letters import Letter
 from .links import Links, publish
-from .original import Original
 from .replaying import NoWay, send_again
 
 logger = logging.getLogger(__name__)
@@ -39,6 +37,8 @@ class Outcome:
 # By these names, since `list` means something else inside the class.
 Letters = list[Letter]
 Outcomes = list[Outcome]
+Work = Callable[[Letter], str]
+"""Returns why it could not be done; empty: it was."""
 
 
 class DeadLetters:
@@ -71,18 +71,15 @@ class DeadLetters:
                 raise LetterNotSent(self.queue, redact(f"{type(error).__name__}: {error}")) from error
 
     def list(self, *, limit: int | None = None, task: str | None = None) -> Letters:
-        """The letters as they lie in the queue, oldest first; none is lost or moved by it.
-
-        Two with one id are one letter that was repeated. Raises `BrokerUnavailable`.
-        """
-        with browsing(self._app, self.queue) as browser:
-            return [found.letter for found in _chosen(browser, Choice(task=task, limit=limit))]
+        """The letters as they lie in the queue, oldest first, each once; none is lost or moved by it.
+        Raises `BrokerUnavailable`."""
+        return [each.letter for each in self._work(Choice(task=task, limit=limit), None)]
 
     def show(self, letter_id: str) -> Letter | None:
         """The letter with this id; None if there is none."""
         with browsing(self._app, self.queue) as browser:
-            choice = Choice(ids=frozenset([letter_id]), limit=1)
-            return next((found.letter for found in _chosen(browser, choice)), None)
+            letters = (found.letter for found in browser.letters())
+            return next((letter for letter in letters if letter.id == letter_id), None)
 
     def replay(
         self,
@@ -103,22 +100,18 @@ class DeadLetters:
         Raises `BrokerUnavailable`: do it again.
         """
         choice = Choice.of(ids, task, everything, limit)
-        pace, sent = Pace(rate), dict[str, Original]()
-        link = self._links.own()
+        pace, link = Pace(rate), self._links.own()
 
-        def send_once(letter: Letter) -> str:
-            # A repeat of a letter, not another message without an id that looks alike.
-            if letter.run_id is None or sent.get(letter.id) != letter.original:
-                pace.wait()
-                try:
-                    with link.lock:
-                        send_again(self._app, link, letter.to_replay())
-                except NoWay as error:
-                    return redact(str(error))
-                sent[letter.id] = letter.original
+        def send(letter: Letter) -> str:
+            pace.wait()
+            try:
+                with link.lock:
+                    send_again(self._app, link, letter.to_replay())
+            except NoWay as error:
+                return redact(str(error))
             return ""
 
-        return self._work("dead_letters_replayed", choice, send_once, dry_run, who)
+        return self._work_and_record("dead_letters_replayed", choice, send, dry_run, who)
 
     def purge(
         self,
@@ -132,30 +125,43 @@ class DeadLetters:
     ) -> Outcomes:
         """Remove these letters, oldest first, for ever. Raises `BrokerUnavailable`."""
         choice = Choice.of(ids, task, everything, limit)
-        return self._work("dead_letters_purged", choice, lambda _: "", dry_run, who)
+        return self._work_and_record("dead_letters_purged", choice, lambda _: "", dry_run, who)
 
-    def _work(
-        self,
-        action: str,
-        choice: Choice,
-        work: Callable[[Letter], str],
-        dry_run: bool,
-        who: str | None,
+    def _work_and_record(
+        self, action: str, choice: Choice, work: Work, dry_run: bool, who: str | None
     ) -> Outcomes:
-        """Do `work` on each letter of the choice, and remove it, unless the answer is why not."""
+        if dry_run:
+            return self._work(choice, None)
         outcomes: Outcomes = []
         try:
-            with browsing(self._app, self.queue) as browser:
-                for found in _chosen(browser, choice):
-                    why_not = "" if dry_run else work(found.letter)
-                    if not dry_run and not why_not:
-                        browser.remove(found)
-                    outcomes.append(Outcome(found.letter, why_not))
+            return self._work(choice, work, outcomes)
         finally:
-            if not dry_run:
-                refused = sum(bool(each.why_not) for each in outcomes)
-                facts = {"queue": self.queue, "what": str(choice)}
-                record(action, who or whoami(), **facts, count=len(outcomes) - refused, refused=refused)
+            refused = sum(bool(each.why_not) for each in outcomes)
+            facts = {"queue": self.queue, "what": str(choice)}
+            record(action, who or whoami(), **facts, count=len(outcomes) - refused, refused=refused)
+
+    def _work(self, choice: Choice, work: Work | None, outcomes: Outcomes | None = None) -> Outcomes:
+        """Do `work` on each letter of the choice, once, and remove it with its repeats, unless the
+        answer is why not. Without `work` only say which. `outcomes` has what was done before an
+        error."""
+        outcomes = [] if outcomes is None else outcomes
+        firsts = Firsts()
+        with browsing(self._app, self.queue) as browser:
+            for found in browser.letters():
+                if found.letter not in choice:
+                    continue
+                first = firsts.of(found.letter)
+                if first is None:
+                    if len(outcomes) == choice.limit:
+                        if work is None:
+                            break
+                        # On to the end: repeats of what was done may lie anywhere.
+                        continue
+                    first = Outcome(found.letter, "" if work is None else work(found.letter))
+                    firsts.add(first)
+                    outcomes.append(first)
+                if work is not None and not first.why_not:
+                    browser.remove(found)
         return outcomes
 
     def close(self) -> None:
@@ -254,5 +260,23 @@ class Pace:
         self._next = max(now, self._next) + self._gap
 
 
-def _chosen(browser: Browser, choice: Choice) -> Iterator[Found]:
-    return islice((found for found in browser.letters() if found.letter in choice), choice.limit)
+class Firsts:
+    """Tells a repeat from the first: a worker that died between a letter and its record leaves the
+    message, and the next one writes the same letter again.
+
+    A repeat has the id and the message of the first. Messages without an id of their own are never
+    repeats: two that look alike may be two.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, list[Outcome]] = {}
+
+    def of(self, letter: Letter) -> Outcome | None:
+        """What became of the first, if this is a repeat of it."""
+        if letter.run_id is None:
+            return None
+        known = self._by_id.get(letter.id, ())
+        return next((each for each in known if each.letter.original == letter.original), None)
+
+    def add(self, first: Outcome) -> None:
+        self._by_id.setdefault(first.letter.id, []).append(first)

@@ -6,6 +6,8 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -195,13 +197,58 @@ def test_replay_killed_before_the_letter_is_removed_gives_a_repeat_that_is_seen(
     assert sent == [("run-0", 1), ("run-0", 1), ("run-1", 1), ("run-2", 1)]
 
 
+def repeated(dead_letters: DeadLetters, letter: Letter) -> Letter:
+    """As a second worker writes it, after the first died between the letter and its record."""
+    again = replace(letter, worker="celery@second", dead_at=letter.dead_at + timedelta(seconds=30))
+    dead_letters.send(again)
+    return again
+
+
+def test_letter_that_was_repeated_is_one_letter(dead_letters: DeadLetters, broker_url: str) -> None:
+    letters = filled(dead_letters, broker_url, 2)
+    again = repeated(dead_letters, letters[0])
+    assert dead_letters.list() == letters
+    assert dead_letters.list(limit=2) == letters
+    assert dead_letters.show(letters[0].id) == letters[0]
+    assert len(dead_letters.purge(everything=True, dry_run=True)) == 2
+    assert waiting(broker_url) == [*letters, again]
+
+
 @pytest.mark.usefixtures("clean_work")
 def test_letter_that_was_repeated_is_replayed_once(dead_letters: DeadLetters, broker_url: str) -> None:
-    letter = filled(dead_letters, broker_url, 1)[0]
+    first, other = filled(dead_letters, broker_url, 2)
+    repeated(dead_letters, first)
+    outcomes = dead_letters.replay(everything=True, limit=1)
+    assert [each.letter for each in outcomes] == [first]
+    assert [each.headers["id"] for each in in_work(broker_url)] == ["run-0"]
+    assert waiting(broker_url) == [other], "the repeat went with the first, whatever the limit"
+
+
+def test_letter_that_was_repeated_is_purged_with_its_repeats(
+    dead_letters: DeadLetters, broker_url: str
+) -> None:
+    first, other = filled(dead_letters, broker_url, 2)
+    repeated(dead_letters, first)
+    assert len(dead_letters.purge(ids=[first.id])) == 1
+    assert waiting(broker_url) == [other]
+
+
+def test_repeat_of_a_letter_that_could_not_be_replayed_stays(
+    dead_letters: DeadLetters, broker_url: str
+) -> None:
+    letter = plain_letter(exchange="gone", routing_key="nowhere")
     dead_letters.send(letter)
-    assert len(dead_letters.replay(everything=True)) == 2
-    assert len(in_work(broker_url)) == 1
-    assert dead_letters.list() == []
+    again = repeated(dead_letters, letter)
+    [outcome] = dead_letters.replay(everything=True)
+    assert "no queue takes exchange" in outcome.why_not
+    assert [each.worker for each in waiting(broker_url)] == [letter.worker, again.worker]
+
+
+def test_two_messages_of_one_id_are_two_letters(dead_letters: DeadLetters, broker_url: str) -> None:
+    letter = filled(dead_letters, broker_url, 1)[0]
+    other = replace(letter, original=replace(letter.original, body=b"[[2], {}, {}]"))
+    dead_letters.send(other)
+    assert dead_letters.list() == [letter, other]
 
 
 @pytest.mark.usefixtures("clean_work")
