@@ -111,6 +111,11 @@ def entry_key(app_name: str, entry: str) -> str:
     return f"beat:{quote(app_name, safe='')}:{entry}"
 
 
+def job_key(app_name: str, entry: str, kind: str, job: str) -> str:
+    """The key of the record of a trigger or backfill of an entry."""
+    return f"{entry_key(app_name, entry)}:{kind}:{job}"
+
+
 def as_position(slot: datetime) -> int:
     return (slot - EPOCH) // _MICROSECOND
 

@@ -16,7 +16,7 @@ from .book import Defined, Job, Removed
 from .entries import PlannedEntry
 from .entry import SingletonEntry, grid_for, plan_entry
 from .once import once
-from .plan import CatchUpRule, entry_key
+from .plan import CatchUpRule, job_key
 from .slots import BoundedGrid, Grid, OnceGrid
 
 logger = logging.getLogger(__name__)
@@ -110,4 +110,4 @@ class Roster:
         ]
 
     def _job_key(self, job: Job) -> str:
-        return f"{entry_key(self._app_name, job.entry)}:{job.kind}:{job.id}"
+        return job_key(self._app_name, job.entry, job.kind, job.id)

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-import getpass
-import logging
-import socket
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final
 
 from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.leases import LeaseStore
+from celery_singleton_lock.recovery.audit import record as audit
+from celery_singleton_lock.recovery.audit import whoami
 from celery_singleton_lock.settings import Settings
 
 from . import book, definitions
-from .book import Defined, Job, Paused
+from .book import Defined, Job
 from .entry import SingletonEntry, grid_for
+from .entry_state import Contents, EntryState
 from .once import once
-from .plan import as_slot, entry_key, run_id, slots_between
+from .plan import as_slot, entry_key, job_key, run_id, slots_between
 
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class EntryState:
-    """An entry, as it stands in the store. `last_slot`: up to there all is published."""
-
-    name: str
-    task: str
-    schedule: str
-    is_dynamic: bool
-    is_paused: bool
-    paused_by: str
-    paused_why: str
-    last_slot: datetime | None
-    next_slot: datetime | None
+MOST_BACKFILLED: Final = 1_000_000
+"""A year of minutes is half of it. To count more takes longer than people wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +32,7 @@ class Backfill:
 
     id: str
     slots: int
+    entry: str = ""
 
 
 class Schedule:
@@ -63,7 +49,7 @@ class Schedule:
         self._settings = settings
         self._store = store
         self._book = book.book_of(self._app_name)
-        self._by = by or _whoever_runs_this()
+        self._by = by or whoami()
 
     # Entries
 
@@ -74,26 +60,30 @@ class Schedule:
         schedule: Any,
         args: Any = (),
         kwargs: Mapping[str, Any] | None = None,
+        *,
+        why: str = "",
         **more: Any,
     ) -> None:
         """Add an entry. `schedule` is a crontab, schedule, solar or once, a number of seconds, a
         timedelta, or a datetime for one run; `more` is what a line of ``beat_schedule`` may have."""
-        if name in self._entries():
+        if name in self.contents().entries:
             raise ConfigurationError(
                 f"there is an entry {name!r} already: change it, or give this one another name"
             )
         self._define(name, task=task, schedule=schedule, args=args, kwargs=kwargs, **more)
+        self._audit("entry_added", name, why, task=task, schedule=str(schedule))
 
-    def change(self, name: str, **changes: Any) -> None:
+    def change(self, name: str, *, why: str = "", **changes: Any) -> None:
         """Change some of what `add` was given. Slots that were not published until now are left out."""
         before = definitions.decode(self._dynamic(name).definition, self._app)
         self._define(name, **{**before, **changes})
+        self._audit("entry_changed", name, why, changed=", ".join(sorted(changes)))
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, *, why: str = "") -> None:
         """Remove an entry that was added; its jobs are not done any more."""
         self._dynamic(name)
         self._store.write(self._book, [book.removal(book.ENTRY + name)])
-        self._audit("removed", name)
+        self._audit("entry_removed", name, why)
 
     def _define(self, name: str, *, schedule: Any, **more: Any) -> None:
         if isinstance(schedule, datetime):
@@ -102,7 +92,6 @@ class Schedule:
             raise ConfigurationError(f"entry {name!r} is due once, at {schedule.at}: that is past")
         entry = SingletonEntry(name=name, app=self._app, schedule=schedule, **more)
         self._store.write(self._book, [book.entry_page(name, definitions.encode(entry))])
-        self._audit("defined", name)
 
     # Turns of the key
 
@@ -118,89 +107,88 @@ class Schedule:
         self._entry(name)
         page = book.pause_page(name, is_paused=is_paused, by=self._by, why=why)
         self._store.write(self._book, [page])
-        self._audit("paused" if is_paused else "resumed", name)
+        self._audit("entry_paused" if is_paused else "entry_resumed", name, why)
 
-    def trigger(self, name: str) -> str:
+    def trigger(self, name: str, *, why: str = "") -> str:
         """Publish a run of an entry now, apart from its schedule; return the run's id."""
         self._entry(name)
         page = book.trigger_page(uuid.uuid4().hex, name, self._by)
         [written] = self._store.write(self._book, [page])
-        self._audit("triggered", name)
-        return run_id(self._app_name, name, as_slot(written.version))
+        run = run_id(self._app_name, name, as_slot(written.version))
+        self._audit("entry_triggered", name, why, run=run)
+        return run
 
-    def backfill(self, name: str, start: datetime, end: datetime) -> Backfill:
+    def backfill(self, name: str, start: datetime, end: datetime, *, why: str = "") -> Backfill:
         """Publish the slots of an entry from `start` to `end`. Each has the id of the run that it would
         have been: one that was executed, and is remembered, is not executed again."""
-        entry = self._entry(name)
-        for bound in (start, end):
-            if bound.tzinfo is None:
-                raise ConfigurationError(f"{bound!r} has no time zone: give one, say tzinfo=UTC")
+        slots = self.slots(name, start, end)
         if end > self._store.now():
             raise ConfigurationError(f"a backfill ends in the past, but {end} is to come")
-        before = start.astimezone(UTC) - timedelta(microseconds=1)
-        slots, _ = slots_between(grid_for(entry), before, end)
         if not slots:
             raise ConfigurationError(f"entry {name!r} has no slot from {start} to {end}")
         job = uuid.uuid4().hex
         page = book.backfill_page(job, name, slots[0], slots[-1], self._by)
         self._store.write(self._book, [page])
-        self._audit(f"backfilled from {slots[0]} to {slots[-1]}", name)
-        return Backfill(job, len(slots))
+        bounds = {"start": slots[0].isoformat(), "end": slots[-1].isoformat()}
+        self._audit("entry_backfilled", name, why, slots=len(slots), **bounds)
+        return Backfill(job, len(slots), name)
 
     # What there is
 
     def entries(self) -> list[EntryState]:
         """All entries, by name."""
-        pages = self._pages()
-        paused = {said.name: said for said in pages if isinstance(said, Paused)}
-        entries = sorted(self._entries().items())
-        records = self._store.peek([entry_key(self._app_name, name) for name, _ in entries])
-        now, static = self._store.now(), self._app.conf.beat_schedule
-        states = []
-        for (name, entry), record in zip(entries, records, strict=True):
-            pause = paused.get(name)
-            stopped = pause is not None and pause.is_paused
-            position = as_slot(record.position) if record and record.position is not None else None
-            states.append(
-                EntryState(
-                    name,
-                    entry.task,
-                    repr(entry.schedule),
-                    name not in static,
-                    stopped,
-                    pause.by if pause and stopped else "",
-                    pause.why if pause and stopped else "",
-                    position,
-                    None if stopped else grid_for(entry).next(max(position or now, now)),
-                )
+        contents = self.contents()
+        records = self._store.peek([entry_key(self._app_name, name) for name in contents.entries])
+        return contents.states(records, self._store.now())
+
+    def entry(self, name: str) -> EntryState:
+        """One of them."""
+        self._entry(name)
+        return next(state for state in self.entries() if state.name == name)
+
+    def next_slots(self, name: str, count: int) -> list[datetime]:
+        """The slots of an entry that come next, as though it were not paused; fewer, if it ends."""
+        grid = grid_for(self._entry(name))
+        slots, _ = slots_between(grid, self._store.now(), datetime.max.replace(tzinfo=UTC), count)
+        return slots
+
+    def slots(self, name: str, start: datetime, end: datetime) -> list[datetime]:
+        """The slots of an entry from `start` to `end`, whether they were published or not."""
+        for bound in (start, end):
+            if bound.tzinfo is None:
+                raise ConfigurationError(f"{bound!r} has no time zone: give one, say tzinfo=UTC")
+        before = start.astimezone(UTC) - timedelta(microseconds=1)
+        slots, _ = slots_between(grid_for(self._entry(name)), before, end, MOST_BACKFILLED + 1)
+        if len(slots) > MOST_BACKFILLED:
+            raise ConfigurationError(
+                f"entry {name!r} has more than {MOST_BACKFILLED:,} slots from {start} to {end}: take "
+                "a shorter time"
             )
-        return states
+        return slots
 
     def jobs(self) -> list[Job]:
         """Triggers and backfills that are not done yet, oldest first."""
-        return [said for said in self._pages() if isinstance(said, Job)]
+        return self.contents().jobs
+
+    def position_of(self, backfill: Backfill) -> datetime | None:
+        """Up to which slot a backfill is published; None: it has not begun, or is done."""
+        [record] = self._store.peek([job_key(self._app_name, backfill.entry, "backfill", backfill.id)])
+        return as_slot(record.position) if record and record.position is not None else None
 
     def replicas(self) -> list[str]:
         """The replicas of beat that are alive. Where there is none, what is said here waits for one."""
         return list(self._store.meet(self._book, "", timedelta(0)).members)
 
+    def contents(self) -> Contents:
+        """All that is said of the schedule, also what is ignored or not understood."""
+        return Contents.of(self._app, self._pages())
+
     def _pages(self) -> list[book.Statement]:
         said = map(book.read_page, self._store.read(self._book).pages)
         return [statement for statement in said if statement is not None]
 
-    def _entries(self) -> dict[str, SingletonEntry]:
-        defined = {said.name: said for said in self._pages() if isinstance(said, Defined)}
-        dynamic = {
-            name: definitions.decode(said.definition, self._app) for name, said in defined.items()
-        }
-        given = {**dynamic, **self._app.conf.beat_schedule}
-        return {
-            name: SingletonEntry(**{"name": name, "app": self._app, **fields})
-            for name, fields in given.items()
-        }
-
     def _entry(self, name: str) -> SingletonEntry:
-        entries = self._entries()
+        entries = self.contents().entries
         if name not in entries:
             raise ConfigurationError(f"there is no entry {name!r}{_did_you_mean(name, entries)}")
         return entries[name]
@@ -215,16 +203,10 @@ class Schedule:
             raise ConfigurationError(f"there is no entry {name!r}{_did_you_mean(name, defined)}")
         return defined[name]
 
-    def _audit(self, what: str, name: str) -> None:
-        logger.warning("schedule_changed entry=%r what=%r by=%r", name, what, self._by)
+    def _audit(self, action: str, name: str, why: str, **facts: object) -> None:
+        audit(action, self._by, entry=name, why=why, **facts)
 
 
 def _did_you_mean(name: str, known: Mapping[str, Any]) -> str:
     close = get_close_matches(name, known, n=1)
     return f": did you mean {close[0]!r}?" if close else ""
-
-
-def _whoever_runs_this() -> str:
-    with suppress(OSError, KeyError):
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    return f"somebody@{socket.gethostname()}"

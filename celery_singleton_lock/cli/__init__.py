@@ -9,6 +9,7 @@ import click
 
 from .dead_letters import dead_letters
 from .locks import locks, unlock
+from .scheduling import schedule
 
 
 @click.group()
@@ -23,3 +24,4 @@ def singleton() -> None:
 singleton.add_command(dead_letters)
 singleton.add_command(locks)
 singleton.add_command(unlock)
+singleton.add_command(schedule)

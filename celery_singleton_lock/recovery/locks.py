@@ -138,7 +138,7 @@ def unlock(store: LeaseStore, key: str, *, why: str, who: str = "") -> Lock | No
     taken = store.force_release(key, who=who, why=why)
     if taken is None:
         return None
-    audit("lock_taken", who, key=key, holder=taken.owner, fence=taken.fence, why=why)
+    audit("unlocked", who, key=key, holder=taken.owner, fence=taken.fence, why=why)
     return Lock.of(taken, store.now())
 
 

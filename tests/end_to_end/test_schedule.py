@@ -17,6 +17,7 @@ from celery_singleton_lock import Granted, LeaseRequest, open_schedule, open_sto
 from celery_singleton_lock.beat.schedule import Schedule
 from celery_singleton_lock.recovery import message_note
 from celery_singleton_lock.testing.servers import PostgresServer, RedisServer
+from tests.integration.command_line import CommandLine
 
 from .beats import QUEUE, Beats, Published, StartBeats, count, until
 
@@ -42,7 +43,7 @@ def lock_url(request: pytest.FixtureRequest, locks: RedisServer) -> str:
     return postgres.url
 
 
-def operator(broker: RedisServer, lock_url: str) -> Schedule:
+def operator_app(broker: RedisServer, lock_url: str) -> Celery:
     app = Celery("proj", broker=broker.url, set_as_current=False)
     app.conf.singleton_lock_url = lock_url
     app.conf.singleton_key_prefix = "schedule-test"
@@ -50,7 +51,11 @@ def operator(broker: RedisServer, lock_url: str) -> Schedule:
         "hourly": {"task": "proj.tick", "schedule": 3600.0},
         "often": {"task": "proj.tick", "schedule": 1.0},
     }
-    return open_schedule(app, by="operator")
+    return app
+
+
+def operator(broker: RedisServer, lock_url: str) -> Schedule:
+    return open_schedule(operator_app(broker, lock_url), by="operator")
 
 
 @pytest.fixture
@@ -110,6 +115,16 @@ def test_jobs_are_done_once_and_leave_the_schedule_alone(
     assert entries(broker).count("hourly") == 721
     assert published.slots_of("once") == [once]
     published.assert_no_gap("often")
+
+
+@pytest.mark.parametrize("lock_url", ["valkey"], indirect=True)
+def test_backfill_on_the_command_line_waits_until_it_is_done(
+    broker: RedisServer, lock_url: str, beats: Beats
+) -> None:
+    line = CommandLine(operator_app(broker, lock_url), "schedule")
+    assert "published" in line.ok("backfill", "hourly", "--start", "3d ago", "--yes")
+    assert entries(broker).count("hourly") == 72
+    assert operator(broker, lock_url).jobs() == []
 
 
 def test_new_config_wins_while_old_replicas_run(

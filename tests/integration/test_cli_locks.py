@@ -109,7 +109,7 @@ def test_unlock_takes_the_lease_and_the_fence_moves(
     assert line.parts.store.renew([lease]) == [False], "the holder is told"
     assert hold(line, "task:stuck").fence > lease.fence
     [audit] = [each.getMessage() for each in caplog.records if each.name.endswith("audit")]
-    assert "lock_taken who=" in audit
+    assert "unlocked who=" in audit
     assert "why='its host burned'" in audit
 
 
