@@ -14,7 +14,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint format bench docs clean servers
+.PHONY: help demo test soak lint format bench docs package clean servers
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -61,6 +61,15 @@ bench: $(VENV)/.installed-demo ## Ratios to what others do, measured side by sid
 
 docs: $(VENV)/.installed-docs ## The documentation, into docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
+# Into an empty environment, as a user would: what the tests have installed must not help it.
+package: $(VENV)/.installed-test ## Build what is released, and try it in an empty environment
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	$(PYTHON) -m venv --clear dist/.try
+	dist/.try/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cd dist && .try/bin/celery singleton --help >/dev/null && .try/bin/python -c "import celery_singleton_lock as c; [getattr(c, n) for n in c.__all__]; print('works:', c.__version__)"
+	rm -rf dist/.try
 
 clean: ## Remove all that was made
 	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
