@@ -6,11 +6,13 @@ import atexit
 import logging
 import os
 import time
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from celery_singleton_lock.core.clock import boottime
 from celery_singleton_lock.core.errors import ConfigurationError, StoreUnavailable
-from celery_singleton_lock.core.models import FINISHED, Granted, LeaseRequest, Park, Release
+from celery_singleton_lock.core.models import FINISHED, Granted, Lease, LeaseRequest, Park, Release
 
 from .asking import ask_of
 from .news import News
@@ -21,17 +23,20 @@ logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 0.2
 _AT_EXIT_S: Final = 2.0
+_AT_ONCE: Final = timedelta(milliseconds=1)
 
 
 class Closing:
     """The run is recorded before its message is acknowledged. Its other leases are freed when the child
     was seen to be gone, or was never there; otherwise they run out: it might still write.
 
-    `outcome` None: nothing is recorded, and the next execution enters at once.
+    `outcome` None: nothing is recorded, and the next execution enters at once. `is_death`: the child
+    died of itself, which is counted, as it is for a worker that nobody saw die.
     """
 
-    def __init__(self, request: Any, outcome: str | None) -> None:
+    def __init__(self, request: Any, outcome: str | None, *, is_death: bool = False) -> None:
         task = request.task
+        self.is_death: Final = is_death
         self._parts = parts_of(request.app)
         self._outcome = outcome
         self._news = News(self._parts.listeners, task.name, request._context)
@@ -93,18 +98,27 @@ class Closing:
         """Best effort: what cannot be freed runs out."""
         self._is_freed = True
         _pending.discard(self)
-        others = ask.requests()[1:] if self._outcome is not None else ask.requests()
+        asked = ask.requests()[1:] if self._outcome is not None else ask.requests()
         park = Park(ask.run, ask.ttl) if self._outcome is None else None
+        store = self._parts.store
         try:
-            granted = [a.lease for a in self._parts.store.acquire(others) if isinstance(a, Granted)]
-            self._parts.store.release(
-                [
-                    Release(lease, undo=True) if lease.key == ask.run_key else Release(lease, park=park)
-                    for lease in granted
-                ]
-            )
+            granted = [each.lease for each in store.acquire(asked) if isinstance(each, Granted)]
+            of_run = [lease for lease in granted if lease.key == ask.run_key]
+            given_back = [Release(lease, park=park) for lease in granted if lease not in of_run]
+            if not self.is_death:
+                given_back += [Release(lease, undo=True) for lease in of_run]
+            store.release(given_back)
+            if self.is_death:
+                self._let_run_out(of_run)
         except StoreUnavailable as error:
             logger.warning("leases_not_freed run=%s reason=%s", ask.run, error.reason)
+
+    def _let_run_out(self, leases: Sequence[Lease]) -> None:
+        # Whoever is granted what ran out is told how often that was: a run that kills its workers is
+        # found out by it. So it is not given back, but renewed for next to nothing.
+        for lease in leases:
+            lease.ttl = _AT_ONCE
+        self._parts.store.renew(leases)
 
     def _is_gone(self) -> bool:
         """Whether what executed it has ended: a child, or a greenlet, which is killed before anybody is

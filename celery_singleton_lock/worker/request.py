@@ -36,7 +36,7 @@ from .news import News
 from .options import TaskOptions
 from .outcomes import CopyIgnored, KeptAside, RunSkipped
 from .parts import parts_of
-from .run import FAILED, LETTER_DUE, REVOKED, Keep, pause_before_offer
+from .run import FAILED, LETTER_DUE, REVOKED, SUCCEEDED, Keep, pause_before_offer
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +109,8 @@ class SingletonRequest(Request):  # type: ignore[misc]
         elif isinstance(error, WorkerLostError | SystemExit | KeyboardInterrupt):
             if not task.reject_on_worker_lost:
                 self._close_failed(error, exc_info, is_put_back=False)
+            elif self._closing is None:
+                self._closing = Closing(self, None, is_death=True)
         elif not isinstance(error, Ignore | Retry | Terminated) and not getattr(
             error, "requeue", False
         ):
@@ -223,6 +225,14 @@ class SingletonRequest(Request):  # type: ignore[misc]
         if was_running and not getattr(pool, "is_green", False):
             self._close(None)
 
+    def _success_was_stored(self) -> Any:
+        """Asked by Celery about a child that died: what has a result is acknowledged."""
+        stored = super()._success_was_stored()
+        if stored:
+            # It died between its result and its record, and nobody is to take over.
+            self._closing = Closing(self, SUCCEEDED)
+        return stored
+
     def _close_failed(self, error: BaseException, exc_info: Any, *, is_put_back: bool) -> None:
         if is_put_back:
             self._close(None)
@@ -266,6 +276,9 @@ class SingletonRequest(Request):  # type: ignore[misc]
 
     def reject(self, requeue: bool = False) -> None:
         if requeue:
+            if self._closing is not None and self._closing.is_death:
+                # Before: the next execution is to enter at once.
+                self._free()
             super().reject(requeue=True)
         elif not self.acknowledged and self._is_free_to_go(self.reject):
             super().reject(requeue=False)

@@ -57,6 +57,29 @@ TASKS = """
         note("start")
         os.kill(os.getpid(), 9)
 
+    LONG = 300
+
+    @app.task(base=SingletonTask, unique_on=(), bind=True, lock_ttl=LONG)
+    def long_leased(self):
+        note("start")
+        wait_for("go")
+        return self.current_run.fence
+
+    @app.task(base=SingletonTask, max_deliveries=3, lock_ttl=LONG)
+    def long_leased_and_deadly():
+        note("start")
+        os.kill(os.getpid(), 9)
+
+    class DiesAfterItsResult(SingletonTask):
+        abstract = True
+
+        def on_success(self, *args):
+            os.kill(os.getpid(), 9)
+
+    @app.task(base=DiesAfterItsResult, unique_on=(), lock_ttl=LONG)
+    def stored():
+        note("start")
+
     @app.task(base=SingletonTask, bind=True, unique_on=(), dead_letter=False)
     def ends(self, how):
         note("start")
@@ -139,6 +162,30 @@ def test_run_of_a_killed_child_is_taken_over(broker_url: str, start_workers: Sta
     workers.set("go")
     first, second = workers.noted("start", run)
     assert workers.result(run).get(timeout=20) == second.fence > first.fence
+
+
+def test_run_of_a_killed_child_is_taken_over_as_soon_as_its_parent_sees_it(
+    broker_url: str, start_workers: StartWorkers
+) -> None:
+    workers = start_workers(broker_url)
+    workers.start()
+    run = workers.call("long_leased")
+    until(lambda: workers.noted("start", run))
+    os.kill(workers.noted("start", run)[0].pid, signal.SIGKILL)
+    until(lambda: len(workers.noted("start", run)) == 2, within=20)
+    workers.set("go")
+    first, second = workers.noted("start", run)
+    assert workers.result(run).get(timeout=20) == second.fence > first.fence
+    until(lambda: workers.outcome(run) == "succeeded")
+
+
+def test_child_that_died_after_its_result_is_not_followed(start_workers: StartWorkers) -> None:
+    workers = start_workers()
+    workers.start()
+    run = workers.call("stored")
+    until(lambda: workers.outcome(run) == "succeeded", within=20)
+    assert len(workers.noted("start", run)) == 1
+    until(lambda: workers.record("task:proj.stored").state is RecordState.FREE)  # type: ignore[union-attr]
 
 
 def test_stopped_worker_wakes_up_and_leaves_nothing(
@@ -265,6 +312,15 @@ def test_run_that_kills_its_workers_is_given_up(start_workers: StartWorkers) -> 
     assert "WorkersDied" in repr(workers.result(run).result)
     [letter] = dead_letters_of(workers.client()).list()
     assert (letter.run_id, letter.reason) == (run, "worker_died")
+
+
+def test_deaths_that_the_parent_saw_are_counted(broker_url: str, start_workers: StartWorkers) -> None:
+    workers = start_workers(broker_url)
+    workers.start()
+    run = workers.call("long_leased_and_deadly")
+    until(lambda: workers.outcome(run) == "failed", within=60)
+    assert len(workers.noted("start", run)) == 3
+    assert "WorkersDied" in repr(workers.result(run).result)
 
 
 def test_worker_with_a_message_aside_outlives_its_broker(start_workers: StartWorkers) -> None:
