@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from .db import db
 from .dead_letters import dead_letters
 from .locks import locks, unlock
 from .scheduling import schedule
@@ -21,6 +22,7 @@ def singleton() -> None:
     """
 
 
+singleton.add_command(db)
 singleton.add_command(dead_letters)
 singleton.add_command(locks)
 singleton.add_command(unlock)

@@ -24,6 +24,7 @@ def telling_errors(command: Command) -> Command:
         from celery_singleton_lock.core.errors import (
             BrokerUnavailable,
             ConfigurationError,
+            LedgerUnavailable,
             StoreUnavailable,
         )
 
@@ -33,7 +34,7 @@ def telling_errors(command: Command) -> Command:
             fail(str(error), WRONG_USAGE)
         except BrokerUnavailable as error:
             fail(f"the broker did not answer: {error}. Nothing is lost: try again", SERVER_AWAY)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, LedgerUnavailable) as error:
             fail(f"{error}. What was asked may have been done: look, and ask again", SERVER_AWAY)
 
     return told  # type: ignore[return-value]

@@ -4,6 +4,8 @@
 
     SingletonError
     ├── ConfigurationError        a setting or an argument is wrong; also a ValueError
+    │   └── LedgerOutdated        the tables of the ledger are missing, or those of an older version
+    ├── LedgerUnavailable         the database of the ledger did not answer, or refused to serve
     ├── StoreUnavailable          the store did not answer, or refused to serve
     ├── LockNotAcquired           ``singleton_lock`` waited in vain; also a TimeoutError
     ├── DuplicateRun              an equal call is queued or running, and ``on_duplicate`` is "raise"
@@ -26,6 +28,38 @@ class SingletonError(Exception):
 
 class ConfigurationError(SingletonError, ValueError):
     """A setting or an argument cannot work. Raised early, before anything is touched."""
+
+
+class LedgerOutdated(ConfigurationError):
+    """The tables of the ledger are missing (`found` is None), or older than this version needs."""
+
+    def __init__(self, ledger: str, found: str | None, needed: str) -> None:
+        super().__init__(ledger, found, needed)
+        self.ledger = ledger
+        self.found = found
+        self.needed = needed
+
+    def __str__(self) -> str:
+        state = "has no tables" if self.found is None else f"is at revision {self.found}"
+        return (
+            f"the ledger in {self.ledger} {state}, and this version needs revision {self.needed}: run "
+            "`celery -A app singleton db upgrade`"
+        )
+
+
+class LedgerUnavailable(SingletonError):
+    """The database of the ledger did not answer in time, or answered that it cannot serve now.
+
+    Whether a write took effect is unknown: all that the ledger writes can be written again.
+    """
+
+    def __init__(self, ledger: str, reason: str) -> None:
+        super().__init__(ledger, reason)
+        self.ledger = ledger
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the ledger in {self.ledger} is unavailable: {self.reason}"
 
 
 class StoreUnavailable(SingletonError):

@@ -8,7 +8,6 @@ tried again. No lock is held between calls, and all time is the database's.
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,21 +17,21 @@ from functools import partial
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from celery_singleton_lock.core.clock import Clock, boottime
-from celery_singleton_lock.core.errors import ConfigurationError, StoreUnavailable
+from celery_singleton_lock.core.errors import StoreUnavailable
 from celery_singleton_lock.core.models import Record, Release
-from celery_singleton_lock.core.redaction import redact
+from celery_singleton_lock.databases import Database, reason_of
 from celery_singleton_lock.leases import books, rules
 from celery_singleton_lock.leases.base import DEFAULT_PREFIX, DEFAULT_TIMEOUT
 from celery_singleton_lock.leases.ruled import Item, Reply, RuledLeaseStore
 
-from .dialects import DIALECTS
 from .tables import leases
 
 _PAGE: Final = 500
 _PURGE_EVERY: Final = 60.0
+_KEY: Final = ("digest",)
 _ROW_FIELDS: Final = tuple(rules.Row.__dataclass_fields__)
 
 
@@ -48,41 +47,19 @@ class SqlLeaseStore(RuledLeaseStore):
         clock: Clock = boottime,
     ) -> None:
         super().__init__(clock=clock)
-        self._name = redact(url)
-        self._url = self._checked(url)
-        self._dialect = DIALECTS[self._url.get_backend_name()]
+        self._database = Database(url, timeout)
+        self._dialect = self._database.dialect
         self._prefix = prefix
         self._timeout = timeout
         self._next_purge = 0.0
-        self._use_new_engine()
-
-    def _checked(self, url: str) -> sa.URL:
-        try:
-            parsed = sa.make_url(url)
-            parsed.get_dialect().import_dbapi()
-        except (ArgumentError, NoSuchModuleError, ValueError):
-            raise ConfigurationError(
-                f"database URL {self._name!r} cannot be used: write it as SQLAlchemy does, for "
-                "example postgresql+psycopg://user:password@host/database"
-            ) from None
-        except ImportError as error:
-            raise ConfigurationError(
-                f"database URL {self._name!r} needs a driver that is not installed ({error}): "
-                "pip install 'celery-singleton-lock[postgres]' or '[mysql]'"
-            ) from None
-        if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
-            raise ConfigurationError(
-                "SQLite in memory is not shared by processes, nor by connections: use memory:// "
-                "for one process, or sqlite:////path/to/file"
-            )
-        return parsed
+        self._table_is_there = False
 
     @property
     def name(self) -> str:
-        return self._name
+        return self._database.name
 
     def close(self) -> None:
-        self._engine.dispose()
+        self._database.close()
 
     # Calls
 
@@ -180,7 +157,7 @@ class SqlLeaseStore(RuledLeaseStore):
         # An insert that fails tells us that somebody else made the row since we looked.
         for statement, part in (
             (leases.insert(), [change for change in changes if change.is_new]),
-            (self._dialect.upsert(), [change for change in changes if not change.is_new]),
+            (self._dialect.upsert(leases, _KEY), [change for change in changes if not change.is_new]),
         ):
             if part:
                 connection.execute(statement, [self._columns(change) for change in part])
@@ -212,35 +189,19 @@ class SqlLeaseStore(RuledLeaseStore):
                 raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
-        cause = getattr(error, "orig", None) or error
-        reason = redact(" ".join(f"{type(cause).__name__}: {cause}".split()))
-        return StoreUnavailable(self.name, reason)
+        return StoreUnavailable(self.name, reason_of(error))
 
     def _usable_engine(self) -> sa.Engine:
-        if self._pid != os.getpid():
-            # A forked child must neither use nor close its parent's connections.
-            self._engine.dispose(close=False)
-            self._use_new_engine()
+        engine = self._database.engine
         if not self._table_is_there:
             # Two of us may create it at once: the second one's error is a success.
             try:
-                leases.create(self._engine, checkfirst=True)
+                leases.create(engine, checkfirst=True)
             except DBAPIError:
-                if not sa.inspect(self._engine).has_table(leases.name):
+                if not sa.inspect(engine).has_table(leases.name):
                     raise
             self._table_is_there = True
-        return self._engine
-
-    def _use_new_engine(self) -> None:
-        self._pid = os.getpid()
-        self._table_is_there = False
-        self._engine = sa.create_engine(
-            self._url,
-            # Every thread of a busy worker may need one: their number is the limit.
-            max_overflow=-1,
-            **self._dialect.engine_options(self._timeout),
-        )
-        self._dialect.prepare(self._engine, self._timeout)
+        return engine
 
     def _purge_sometimes(self) -> None:
         if self._clock() < self._next_purge:

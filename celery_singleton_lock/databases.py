@@ -1,4 +1,5 @@
-"""What differs between databases: the clock, the upsert, timeouts, and which errors pass by."""
+"""Databases, for whoever keeps something in one: an engine for each process, and what differs between
+them: the clock, the upsert, timeouts, and which errors pass by."""
 
 from __future__ import annotations
 
@@ -9,17 +10,22 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
 
-from .tables import leases
+from celery_singleton_lock.core.errors import ConfigurationError
+from celery_singleton_lock.core.redaction import redact
 
-_WRITTEN = [column.name for column in leases.columns if not column.primary_key]
+READS_ONLY: Final = "singleton_reads_only"
+"""An execution option: this transaction writes nothing, and need not wait for those that do."""
+
+Changes = Callable[[Any], Mapping[str, Any]]
+"""From the row that was to be inserted (a column for each of its values) to what is set instead."""
 
 
 class Dialect(ABC):
@@ -34,8 +40,9 @@ class Dialect(ABC):
         return int(connection.scalar(sa.select(self.clock)) or 0)
 
     @abstractmethod
-    def upsert(self) -> sa.Insert:
-        """Writes a row that may exist."""
+    def upsert(self, table: sa.Table, key: Sequence[str], changes: Changes | None = None) -> sa.Insert:
+        """Writes a row that may exist, by the columns of its unique `key`. `changes` says what becomes
+        of one that does; by default all of it is as in the new one."""
 
     @abstractmethod
     def engine_options(self, timeout: timedelta) -> Mapping[str, Any]: ...
@@ -57,12 +64,10 @@ class Postgres(Dialect):
     clock = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()) * 1_000_000, sa.BigInteger)
     transient = frozenset({"40001", "40P01"})
 
-    def upsert(self) -> sa.Insert:
-        insert = postgresql.insert(leases)
-        return insert.on_conflict_do_update(
-            index_elements=[leases.c.digest],
-            set_={name: insert.excluded[name] for name in _WRITTEN},
-        )
+    def upsert(self, table: sa.Table, key: Sequence[str], changes: Changes | None = None) -> sa.Insert:
+        insert = postgresql.insert(table)
+        set_ = _changes(table, key, changes)(insert.excluded)
+        return insert.on_conflict_do_update(index_elements=key, set_=set_)
 
     def engine_options(self, timeout: timedelta) -> Mapping[str, Any]:
         milliseconds = math.ceil(timeout.total_seconds() * 1000)
@@ -112,9 +117,11 @@ class MySql(Dialect):
     # Deadlock, lock wait timeout, and MariaDB's "record has changed since last read".
     transient = frozenset({1213, 1205, 1020})
 
-    def upsert(self) -> sa.Insert:
-        insert = mysql.insert(leases)
-        return insert.on_duplicate_key_update({name: insert.inserted[name] for name in _WRITTEN})
+    def upsert(self, table: sa.Table, key: Sequence[str], changes: Changes | None = None) -> sa.Insert:
+        """Its assignments are made one after the other, and each sees what those before it have set."""
+        insert = mysql.insert(table)
+        set_ = _changes(table, key, changes)(insert.inserted)
+        return insert.on_duplicate_key_update(list(set_.items()))
 
     def engine_options(self, timeout: timedelta) -> Mapping[str, Any]:
         seconds = timeout.total_seconds()
@@ -142,12 +149,10 @@ class Sqlite(Dialect):
     def now(self, connection: sa.Connection) -> int:
         return time.time_ns() // 1000
 
-    def upsert(self) -> sa.Insert:
-        insert = sqlite.insert(leases)
-        return insert.on_conflict_do_update(
-            index_elements=[leases.c.digest],
-            set_={name: insert.excluded[name] for name in _WRITTEN},
-        )
+    def upsert(self, table: sa.Table, key: Sequence[str], changes: Changes | None = None) -> sa.Insert:
+        insert = sqlite.insert(table)
+        set_ = _changes(table, key, changes)(insert.excluded)
+        return insert.on_conflict_do_update(index_elements=key, set_=set_)
 
     def engine_options(self, timeout: timedelta) -> Mapping[str, Any]:
         return {"connect_args": {"timeout": timeout.total_seconds()}}
@@ -163,7 +168,8 @@ class Sqlite(Dialect):
         @sa.event.listens_for(engine, "begin")
         def begun(connection: sa.Connection) -> None:
             # A transaction that begins as a reader cannot always become a writer.
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            reads_only = connection.get_execution_options().get(READS_ONLY)
+            connection.exec_driver_sql("BEGIN" if reads_only else "BEGIN IMMEDIATE")
 
     def _code(self, error: DBAPIError) -> Any:
         return getattr(error.orig, "sqlite_errorname", None)
@@ -175,3 +181,75 @@ DIALECTS: Mapping[str, Dialect] = {
     "mariadb": MySql(),
     "sqlite": Sqlite(),
 }
+
+
+def _changes(table: sa.Table, key: Sequence[str], changes: Changes | None) -> Changes:
+    names = [each.name for each in table.columns if not each.primary_key and each.name not in key]
+    return changes or (lambda new: {name: new[name] for name in names})
+
+
+class Database:
+    """A database by its URL. Opening does no I/O; each process has connections of its own."""
+
+    def __init__(self, url: str, timeout: timedelta) -> None:
+        """`timeout` bounds every wait for the server."""
+        self.name: Final = redact(url)
+        """For logs and errors: without a password."""
+        self._given_url = url
+        self._url = _checked(url, self.name)
+        self.dialect: Final = DIALECTS[self._url.get_backend_name()]
+        self._timeout = timeout
+        self._use_new_engine()
+
+    @property
+    def engine(self) -> sa.Engine:
+        if self._pid != os.getpid():
+            # A forked child must neither use nor close its parent's connections.
+            self._engine.dispose(close=False)
+            self._use_new_engine()
+        return self._engine
+
+    def with_timeout(self, timeout: timedelta) -> Database:
+        """The same database, with connections of its own."""
+        return Database(self._given_url, timeout)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _use_new_engine(self) -> None:
+        self._pid = os.getpid()
+        self._engine = sa.create_engine(
+            self._url,
+            # Every thread of a busy worker may need one: their number is the limit.
+            max_overflow=-1,
+            **self.dialect.engine_options(self._timeout),
+        )
+        self.dialect.prepare(self._engine, self._timeout)
+
+
+def _checked(url: str, name: str) -> sa.URL:
+    try:
+        parsed = sa.make_url(url)
+        parsed.get_dialect().import_dbapi()
+    except (ArgumentError, NoSuchModuleError, ValueError):
+        raise ConfigurationError(
+            f"database URL {name!r} cannot be used: write it as SQLAlchemy does, for "
+            "example postgresql+psycopg://user:password@host/database"
+        ) from None
+    except ImportError as error:
+        raise ConfigurationError(
+            f"database URL {name!r} needs a driver that is not installed ({error}): "
+            "pip install 'celery-singleton-lock[postgres]' or '[mysql]'"
+        ) from None
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise ConfigurationError(
+            "SQLite in memory is not shared by processes, nor by connections: use memory:// "
+            "for one process, or sqlite:////path/to/file"
+        )
+    return parsed
+
+
+def reason_of(error: Exception) -> str:
+    """What the driver says, on one line, for an error of our own."""
+    cause = getattr(error, "orig", None) or error
+    return redact(" ".join(f"{type(cause).__name__}: {cause}".split()))

@@ -1,0 +1,32 @@
+"""Ledgers on real databases, each new and empty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from celery_singleton_lock.ledger import Ledger, metadata, open_ledger
+from celery_singleton_lock.ledger.schema import VERSION_TABLE
+
+DATABASES = ("sqlite", "postgres", "mariadb")
+
+
+def url_of(name: str, request: pytest.FixtureRequest) -> str:
+    if name == "sqlite":
+        return f"sqlite:///{request.getfixturevalue('tmp_path')}/ledger.db"
+    server: Any = request.getfixturevalue(name)
+    return str(server.url)
+
+
+def empty_ledger(url: str, **options: Any) -> Ledger:
+    """Without tables, though a test before left some in the same database."""
+    ledger = open_ledger(url, **options)
+    ledger.write(drop_all)
+    return ledger
+
+
+def drop_all(connection: sa.Connection) -> None:
+    metadata.drop_all(connection)
+    sa.Table(VERSION_TABLE, sa.MetaData()).drop(connection, checkfirst=True)
