@@ -14,10 +14,10 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint format bench docs package clean servers
+.PHONY: help demo test soak soak-quorum mutants lint format bench docs package clean servers
 
 help: ## Show what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -40,7 +40,17 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 test: $(VENV)/.installed-test lint servers ## Lint, then all tests, with every server they need
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-soak: $(VENV)/.installed-test ## Millions of schedules of the quorum, from a new seed each time
+MINUTES ?= 5
+SEED ?=
+STORE ?= redis
+BROKER ?= redis
+soak: $(VENV)/.installed-test servers ## Beats, workers, store and broker are hurt for MINUTES, from a SEED; STORE=all for all
+	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --store $(STORE) --broker $(BROKER) $(if $(SEED),--seed $(SEED))
+
+mutants: $(VENV)/.installed-test servers ## The product is broken on purpose, in eleven ways, and each must be caught
+	@$(BIN)/python -m tests.chaos.mutation
+
+soak-quorum: $(VENV)/.installed-test ## Millions of schedules of the quorum, from a new seed each time
 	@$(BIN)/python -m tests.soak_quorum
 
 servers: ## Install RabbitMQ, MariaDB and Redis where that is allowed; tests say what is missing
@@ -72,5 +82,5 @@ package: $(VENV)/.installed-test ## Build what is released, and try it in an emp
 	rm -rf dist/.try
 
 clean: ## Remove all that was made
-	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	rm -rf $(VENV) soak-reports docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,5 +1,5 @@
 """Millions of schedules of the quorum: ``python -m tests.soak_quorum [schedules [first seed]]``, or
-``make soak``. Ends with 1 at the first violation, and names its seed."""
+``make soak-quorum``. Ends with 1 at the first violation, and names its seed."""
 
 from __future__ import annotations
 
