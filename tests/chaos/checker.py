@@ -450,8 +450,8 @@ def nothing_is_stuck(judge: Judge) -> Iterator[Violation]:
 
 
 def takeover_is_quick(judge: Judge) -> Iterator[Violation]:
-    """The run of a worker that was killed starts again when its lease has run out, and little later. The
-    time counts from when nobody was hurt any more."""
+    """The run of a worker that was killed starts again when its lease has run out, and little later.
+    The time counts from when nobody was hurt any more."""
     history, terms = judge.history, judge.terms
     most = terms.lock_ttl + 2 + terms.noise
     for run, executions in history.by_run.items():
