@@ -28,7 +28,8 @@ from celery_singleton_lock.core.models import Page, Park
 from celery_singleton_lock.leases.redis.scripts import Command, Word
 from celery_singleton_lock.leases.redlock import RedlockLeaseStore, scripts
 from celery_singleton_lock.leases.redlock.facts import remarks_on
-from celery_singleton_lock.leases.redlock.quorum import HELD, TAKEN, Step
+from celery_singleton_lock.leases.redlock.rounds import Step
+from celery_singleton_lock.leases.redlock.votes import HELD, TAKEN
 from celery_singleton_lock.testing.servers import RedisServer, TcpProxy
 from tests.unit import quorum_world as model
 
@@ -96,7 +97,7 @@ def kept_in(node: RedisServer, name: str) -> dict[str, str]:
 def is_refused(store: RedlockLeaseStore) -> bool:
     with pytest.raises(StoreUnavailable) as refused:
         ask(store, "b")
-    return "accept_memory_loss" in str(refused.value)
+    return "accept-memory-loss" in str(refused.value)
 
 
 # Nodes that die
@@ -453,7 +454,7 @@ class RealNode:
 
     def merge(self, owner: str, fence: int, remaining: int) -> None:
         record = ["owner", owner, "fence", str(fence), "until", str(self.now() + remaining)]
-        record += ["claim", owner, "attempt", "0", "call", owner]
+        record += ["claim", f"{owner} 0", "call", owner]
         row = ("record", json.dumps(record), self.now(), 60_000)
         source = scripts.MERGE.source.decode()
         assert self._client.eval(source, 1, "k", *row, "quorum", self.INCARNATION) == "1"
@@ -467,8 +468,8 @@ class RealNode:
             Step.PROPOSE: (
                 scripts.PROPOSE,
                 (
-                    *(ask.owner, model.TTL, position, "", "", "", "", ask.call, attempt, fence),
-                    *(model.GUESSES_WITHIN, model.NEWS, model.PENDING, kept),
+                    *(ask.owner, model.TTL, position, "", "", "", ""),
+                    *(ask.call, attempt, fence, model.PENDING, kept),
                 ),
             ),
             Step.CONFIRM: (scripts.CONFIRM, (ask.owner, fence, model.TTL, "", ask.call, attempt)),

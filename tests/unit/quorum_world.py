@@ -9,27 +9,16 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_singleton_lock.leases.base import Grant, Renewal, Verdict
-from celery_singleton_lock.leases.redlock import quorum
-from celery_singleton_lock.leases.redlock.healing import Chore, Errand, repair
-from celery_singleton_lock.leases.redlock.quorum import (
-    DONE,
-    FRESH,
-    GRANTED,
-    HELD,
-    MINE,
-    TAKEN,
-    Heard,
-    NoMajority,
-    Pause,
-    Quorum,
-    Round,
-    Step,
-)
+from celery_singleton_lock.leases.redlock import votes
+from celery_singleton_lock.leases.redlock.healing import Chore, Errand, found, repair
+from celery_singleton_lock.leases.redlock.quorum import Quorum
+from celery_singleton_lock.leases.redlock.rounds import Heard, NoMajority, Pause, Round, Step
+from celery_singleton_lock.leases.redlock.votes import DONE, FRESH, GRANTED, HELD, MINE, TAKEN
 
 TTL = 1_000_000
 PENDING = 300_000
@@ -39,7 +28,10 @@ GUESSES_WITHIN = 1_000_000
 SLOWEST = 20_000
 """How long an ordinary message takes at most."""
 DRIFT = 0.01
+RIGHT = 700_000
+"""How long the right to take a node in lasts: long for a message, and short for a pause."""
 Token = tuple[int, int]
+BLANK: Token = (0, 0)
 
 
 class Violation(AssertionError):
@@ -62,8 +54,9 @@ class Memory:
     call: str = ""
     released: int = 0
     position: int = -1
-    token: Token = (0, 0)
+    token: Token = BLANK
     ticket: int = 0
+    ticket_until: int = 0
 
 
 @dataclass(slots=True)
@@ -84,7 +77,9 @@ class Node:
 
     def __init__(self, world: World) -> None:
         self.run = 1
-        self.memory = Memory(token=(1, 0))
+        self.has_forgotten = False
+        """It took part, lost its memory, and was not repaired since."""
+        self.memory = Memory(token=BLANK if world.is_new else (1, 0))
         self.snapshot = replace(self.memory)
         self.rate = 1 + world.chance.uniform(-DRIFT, DRIFT) / 2
         self.offset = world.chance.randrange(3_000_000)
@@ -98,6 +93,7 @@ class Node:
         return self.memory.token[0] == self.run
 
     def crash(self, *, is_empty: bool) -> None:
+        self.has_forgotten = self.has_forgotten or self.is_in
         self.run += 1
         self.memory = Memory() if is_empty else replace(self.snapshot)
 
@@ -119,7 +115,7 @@ class Node:
         is_same = it.claim == ask.call and it.attempt == attempt
         if it.until > now:
             if it.owner != ask.owner or (it.pending and it.claim == ask.call and attempt < it.attempt):
-                kind = quorum.PENDING if it.pending else FRESH if now - it.since < NEWS else GRANTED
+                kind = votes.PENDING if it.pending else FRESH if now - it.since < NEWS else GRANTED
                 return HELD, it.until - now, it.owner, kind, it.fence
             if not it.pending:
                 if it.claim == ask.call:
@@ -197,10 +193,12 @@ class Node:
         it = self.memory
         if run != self.run or (token is not None and (token != it.token or not self.is_in)):
             return None
+        if chore is Chore.SURVEY:
+            return it.token == BLANK or None
         if chore is Chore.CLAIM:
-            if self.is_in:
+            if self.is_in or (it.ticket and self.now() < it.ticket_until):
                 return None
-            it.ticket = ticket
+            it.ticket, it.ticket_until = ticket, self.now() + RIGHT
             return True
         if chore is Chore.REFRESH:
             it.token = self.new_token()
@@ -208,12 +206,12 @@ class Node:
         if chore is Chore.DUMP:
             # What remains, for clocks differ; what ran out stays so.
             return replace(it, until=it.until and max(it.until - self.now(), 1))
-        if it.ticket != ticket:
+        if it.ticket != ticket or self.now() >= it.ticket_until:
             return None
         if chore is Chore.FILL:
             self.merge(cargo)
         else:
-            it.token, it.ticket = self.new_token(), 0
+            it.token, it.ticket, self.has_forgotten = self.new_token(), 0, False
         return True
 
     def new_token(self) -> Token:
@@ -275,10 +273,13 @@ class World:
     quorum_type: type[Quorum] = Quorum
     counts_from_request = True
     refreshes_donors = True
+    found = staticmethod(found)
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
+        self.is_new = self.chance.random() < 0.3
+        """No node has taken part yet: the clients must agree on that first."""
         self.time = 0
         self.nonces = itertools.count(1)
         self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -307,7 +308,12 @@ class World:
                 if self.chance.random() < self.trouble.crash:
                     self.at(self.chance.randrange(3 * TTL), self._crash)
                 self.at(self.chance.randrange(3 * TTL), self._take_snapshot)
+        if self.is_new:
+            for at in range(self.size):
+                self.at(self.chance.randrange(2 * TTL), self._mend, at)
         self._drain()
+        if self.is_new and self.trouble is CALM and not self.history.holdings:
+            raise Violation(self.seed, "the nodes are new and well, and nobody began")
 
     def see_that_nothing_is_left(self, owner: str) -> None:
         for node in self.nodes:
@@ -375,8 +381,8 @@ class World:
 
     def _crash(self, node: Node | None = None, mended_within: int = TTL // 2) -> None:
         node = node or self.chance.choice(self.nodes)
-        out = sum(not each.is_in for each in self.nodes)
-        if node.is_in and out >= self._down_at_most:
+        forgotten = sum(each.has_forgotten for each in self.nodes)
+        if not node.has_forgotten and forgotten >= self._down_at_most:
             return
         node.crash(is_empty=self.chance.random() < 0.5)
         self.at(self.chance.randrange(mended_within), self._mend, self.nodes.index(node))
@@ -450,7 +456,7 @@ class Exchange:
 
 
 class Haul:
-    """One errand of a repair."""
+    """One errand of a founding or a repair."""
 
     def __init__(
         self, world: World, client: Client, talk: Generator[Any, Any, Any], wish: Errand
@@ -461,16 +467,15 @@ class Haul:
 
     def begin(self) -> None:
         world, wish = self.world, self.wish
-        if wish.chore is Chore.CLAIM:
-            self.client.ticket = next(world.nonces)
-            self.client.run = world.nodes[wish.nodes[0]].run
+        if wish.chore in (Chore.SURVEY, Chore.CLAIM):
+            self.client.meet(wish.nodes)
         if wish.chore is Chore.REFRESH and not world.refreshes_donors:
             self.heard = dict(wish.under)
             self._end()
             return
         for at in wish.nodes:
             token: Any = wish.under.get(at)
-            run = token[0] if token else self.client.run
+            run = token[0] if token else self.client.met[at]
             given = (at, run, token, wish.chore, wish.cargo, self.client.ticket)
             for _ in range(world.copies()):
                 world.at(world.delay(), self._arrive, *given)
@@ -502,7 +507,10 @@ class Client:
         self.world, self.name, self.lives = world, name, lives
         self.rate = 1 + world.chance.uniform(-DRIFT, DRIFT) / 2
         self.ask = Ask(name, "")
-        self.ticket = self.run = 0
+        self.ticket = next(world.nonces)
+        self.met: dict[int, int] = {}
+        """The lives of the nodes to which there is a connection."""
+        self._has_seen_it_work = False
         self._tokens: dict[int, Token] = {}
 
     def now(self) -> float:
@@ -519,10 +527,28 @@ class Client:
     def forget(self, at: int) -> None:
         self._tokens.pop(at, None)
 
+    def meet(self, nodes: Sequence[int]) -> None:
+        for at in nodes:
+            self.met.setdefault(at, self.world.nodes[at].run)
+
+    def come_together(self) -> Generator[Any, Any, None]:
+        """As `Assembly` does it."""
+        for _ in range(4):
+            taking_part = sum(node.is_in for node in self.world.nodes)
+            if taking_part >= self.world.quorum.size.majority:
+                self._has_seen_it_work = True
+            if self._has_seen_it_work:
+                return
+            self.ticket, self.met = next(self.world.nonces), {}
+            yield from self.world.found(self.world.quorum.size)
+            yield Pause(self.world.chance.random() * 0.1)
+
     def life(self) -> Generator[Any, Any, None]:
         chance = self.world.chance
         for number in range(self.lives):
             yield Pause(chance.random() * 0.8)
+            if self.world.is_new:
+                yield from self.come_together()
             position = None if chance.random() < 0.7 else chance.randrange(3)
             self.ask = Ask(f"{self.name}.{number}", f"{self.name}.{number}", position=position)
             grant = yield from self.acquire()

@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 from celery_singleton_lock.core.models import Done
-from celery_singleton_lock.leases.redlock.quorum import (
+from celery_singleton_lock.leases.redlock.healing import Chore, Errand, Mending
+from celery_singleton_lock.leases.redlock.quorum import Quorum
+from celery_singleton_lock.leases.redlock.rounds import Round, Size, Step
+from celery_singleton_lock.leases.redlock.votes import (
     DONE,
     HELD,
     MINE,
     TAKEN,
     Candidate,
     Contested,
-    Quorum,
-    Round,
-    Size,
-    Step,
     Vote,
     judge,
 )
@@ -91,6 +90,27 @@ class QuorumThatDoesNotUndo(Quorum):
         return Round(Step.WITHDRAW, attempt, {}, waits=False)
 
 
+def found_by_claiming_all_at_once(size: Size) -> Mending:
+    everyone = range(size.nodes)
+    if len((yield Errand(Chore.SURVEY, everyone))) < size.nodes:
+        return False
+    for chore in (Chore.CLAIM, Chore.ADMIT):
+        if len((yield Errand(chore, everyone))) < size.nodes:
+            return False
+    return True
+
+
+def found_if_a_majority_is_new(size: Size) -> Mending:
+    blank = yield Errand(Chore.SURVEY, range(size.nodes))
+    if len(blank) < size.majority:
+        return False
+    for chore in (Chore.CLAIM, Chore.ADMIT):
+        for node in blank:
+            if not (yield Errand(chore, [node])):
+                return False
+    return True
+
+
 BUGS: dict[str, dict[str, Any]] = {
     "max-of-INCR as the fence": {"node_type": NodeThatCounts},
     "no compare in phase 2": {"node_type": NodeThatDoesNotCompare},
@@ -98,6 +118,10 @@ BUGS: dict[str, dict[str, Any]] = {
     "no undo": {"quorum_type": QuorumThatDoesNotUndo},
     "validity counted from the answer": {"counts_from_request": False},
     "donors that take no new incarnation": {"refreshes_donors": False},
+    "a beginning for which rivals hold up each other": {
+        "found": staticmethod(found_by_claiming_all_at_once)
+    },
+    "a beginning though not all nodes are new": {"found": staticmethod(found_if_a_majority_is_new)},
 }
 
 
@@ -132,6 +156,14 @@ def test_owner_that_asks_again_keeps_its_fence_while_nobody_came_since() -> None
     assert judge(Size(3), votes_of(mine, FREE)) == Candidate(60, [1], 1, 0, True)
     judged = judge(Size(3), votes_of(mine, (TAKEN, 80, 0, 0, 80)))
     assert judged == Candidate(81, [0, 1], 0, 0, False)
+
+
+def test_owner_that_asks_again_keeps_its_fence_though_a_node_that_missed_it_took_a_larger_one() -> None:
+    mine, guessed = (MINE, 60, 0, 1, 60), (MINE, 90, 0, 0, 90)
+    assert judge(Size(3), votes_of(mine, mine, guessed)) == Candidate(60, [], 2, 0, True)
+    assert judge(Size(5), votes_of(mine, mine, mine, FREE)) == Candidate(60, [3], 3, 0, True)
+    judged = judge(Size(5), votes_of(mine, mine, guessed))
+    assert judged == Candidate(90, [0, 1], 1, 0, True)
 
 
 def test_held_is_said_only_if_a_grant_stands_in_the_way() -> None:

@@ -30,22 +30,27 @@ local function tell_released(prefix, key)
   redis.call('PUBLISH', prefix .. 'released:' .. key:sub(#prefix + 1), '')
 end
 
+local function failure(reason, key)
+  return redis.error_reply((type(reason) == 'table' and reason.err or reason) .. ': ' .. key)
+end
+
 -- Replies with what `answer` returns for each key, with commas between: the inside of a JSON array. If it
 -- fails for a key (one of a foreign type), the error is the reply, and names it; all others are done all the
 -- same, as though each had been asked for alone.
 local function for_each_key(answer)
-  local count, given, each = #KEYS, ARGV, {}
-  if count > 1 then
-    given = {}
-    local shape, at = ARGV[#ARGV], 1
-    for argument = 1, #shape do
-      given[argument] = ARGV[at]
-      if shape:sub(argument, argument) == 'n' then
-        each[#each + 1] = {argument, at - 1}
-        at = at + count
-      else
-        at = at + 1
-      end
+  local count = #KEYS
+  if count == 1 then
+    local is_done, said = pcall(answer, KEYS[1], unpack(ARGV))
+    return is_done and said or failure(said, KEYS[1])
+  end
+  local given, each, shape, at = {}, {}, ARGV[#ARGV], 1
+  for argument = 1, #shape do
+    given[argument] = ARGV[at]
+    if shape:sub(argument, argument) == 'n' then
+      each[#each + 1] = {argument, at - 1}
+      at = at + count
+    else
+      at = at + 1
     end
   end
   local answers, number, trouble = {}, 0, nil
@@ -61,10 +66,7 @@ local function for_each_key(answer)
   end
   while number < count do
     local is_done, reason = pcall(answer_the_rest)
-    if not is_done and not trouble then
-      trouble = (type(reason) == 'table' and reason.err or reason) .. ': ' .. KEYS[number]
-    end
+    if not is_done then trouble = trouble or failure(reason, KEYS[number]) end
   end
-  if trouble then return redis.error_reply(trouble) end
-  return table.concat(answers, ',')
+  return trouble or table.concat(answers, ',')
 end

@@ -10,7 +10,7 @@ end
 local function release(
   key, owner, fence, is_held, position, outcome, keep_ms, park, heir, undo, index, prefix)
   local record = redis.call('HMGET', key,
-    'owner', 'fence', 'position', 'awaited', 'parked_until', 'released')
+    'owner', 'fence', 'position', 'awaited', 'parked_until', 'released', 'takeovers')
   -- It may have been given back before, by a call whose reply was lost.
   if record[6] == fence then return '1' end
   local is_mine = record[1] == owner and record[2] == fence
@@ -18,19 +18,18 @@ local function release(
   if not is_mine and not forgotten then return '0' end
 
   if forgotten then redis.call('HSET', key, 'owner', owner, 'fence', fence) end
+  -- What is over is emptied, and not deleted: that would be one call more, for a few bytes.
+  if position ~= '' and tonumber(position) >= tonumber(record[3] or 0) then
+    redis.call('HSET', key, 'until', '0', 'released', fence, 'note', '', 'call', '',
+      'position', position, 'outcome', outcome)
+  else
+    redis.call('HSET', key, 'until', '0', 'released', fence, 'note', '', 'call', '')
+  end
+  if record[4] then redis.call('HDEL', key, 'awaited') end
   if undo == '1' then
-    redis.call('HSET', key, 'until', '0', 'released', fence)
-    redis.call('HDEL', key, 'note', 'awaited', 'call')
     if forgotten then redis.call('PEXPIRE', key, keep_ms) end
   else
-    if position ~= '' and tonumber(position) >= tonumber(record[3] or 0) then
-      redis.call('HSET', key, 'until', '0', 'released', fence, 'position', position)
-      redis.call('HDEL', key, 'note', 'awaited', 'call', 'takeovers', 'outcome')
-      if outcome ~= '' then redis.call('HSET', key, 'outcome', outcome) end
-    else
-      redis.call('HSET', key, 'until', '0', 'released', fence)
-      redis.call('HDEL', key, 'note', 'awaited', 'call', 'takeovers')
-    end
+    if record[7] then redis.call('HDEL', key, 'takeovers') end
     if park ~= '' then
       park_for(key, heir, park)
       keep_ms = keep_ms + math.ceil(park / 1000)

@@ -3,11 +3,13 @@
 local now = clock()
 
 return for_each_key(function(key, owner, fence, ttl, index, call, attempt)
-  local record = redis.call('HMGET', key, 'owner', 'claim', 'attempt', 'fence', 'until', 'pending')
-  if record[1] ~= owner or record[2] ~= call or record[3] ~= attempt or record[5] == '0' then return '0' end
-  if tonumber(record[4]) >= tonumber(fence) then
+  local record = redis.call('HMGET', key, 'owner', 'claim', 'fence', 'until', 'pending')
+  local claim = call .. ' ' .. attempt
+  local is_claimed = record[2] == claim or record[2] == claim .. ' lapsed'
+  if record[1] ~= owner or not is_claimed or record[4] == '0' then return '0' end
+  if tonumber(record[3]) >= tonumber(fence) then
     -- Sent twice.
-    return record[4] == fence and record[6] ~= fence and '1' or '0'
+    return record[3] == fence and record[5] ~= fence and '1' or '0'
   end
   local until_text = text(now + ttl)
   redis.call('HSET', key, 'fence', fence, 'call', call, 'until', until_text, 'since', text(now))

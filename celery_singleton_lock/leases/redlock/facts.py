@@ -12,7 +12,7 @@ from typing import Final
 from celery_singleton_lock.leases.redis.scripts import pack
 
 from .channel import Channel, Refusal
-from .nodes import Node
+from .node import Node
 
 CLOCKS_APART: Final = timedelta(seconds=1)
 

@@ -1,4 +1,6 @@
-"""How a node that lost its memory is taken back, without I/O: driven as the protocols of `quorum` are.
+"""How nodes are taken in and back, without I/O: driven as the protocols of `quorum` are.
+
+New nodes begin together, and only if all of them are new: one that is away might know more.
 
 A node is not believed after a restart, whatever its snapshot says: the last writes may be missing. It
 is kept out until enough of the others gave it what a majority knows. Each donor takes a new incarnation
@@ -13,14 +15,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from .quorum import Incarnation, Size
+from .rounds import Incarnation, Size
 
 
 class Chore(Enum):
-    """What a node is asked to do for a repair."""
+    """What a node is asked to do by who takes it in. Nothing is answered for what is not done."""
 
+    SURVEY = "survey"
+    """Say whether you are blank: have never taken part, or have forgotten that you did."""
     CLAIM = "claim"
-    """Give me alone the right to repair you. Answers True, or None."""
+    """Give me alone the right to take you in, for a while. Not if you take part."""
     REFRESH = "refresh"
     """Take a new incarnation. Answers it."""
     DUMP = "dump"
@@ -42,6 +46,22 @@ class Errand:
 
 
 Mending = Generator[Errand, Mapping[int, Any], bool]
+
+
+def found(size: Size) -> Mending:
+    """Whether all nodes take part now. They do not if one of them knows more than nothing, or somebody
+    else is about it."""
+    everyone = range(size.nodes)
+    if len((yield Errand(Chore.SURVEY, everyone))) < size.nodes:
+        return False
+    # The first node first: who has that one is not disturbed by others who try the same.
+    for node in everyone:
+        if not (yield Errand(Chore.CLAIM, [node])):
+            return False
+    for node in everyone:
+        if not (yield Errand(Chore.ADMIT, [node])):
+            return False
+    return True
 
 
 def repair(size: Size, target: int, intact: Mapping[int, Incarnation]) -> Mending:

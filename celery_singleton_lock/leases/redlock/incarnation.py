@@ -43,3 +43,8 @@ class Token(NamedTuple):
 def new_generation() -> str:
     """Later ones compare greater."""
     return f"{time.time_ns() // 1000:0{_GENERATION}d}"[-_GENERATION:]
+
+
+def quorum_key(prefix: str) -> bytes:
+    """Where a node keeps its incarnation."""
+    return f"{prefix}.{{quorum}}".encode()

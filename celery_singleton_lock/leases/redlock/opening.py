@@ -13,8 +13,9 @@ from celery_singleton_lock.core.redaction import redact
 from celery_singleton_lock.leases.redis.links import Connection
 from celery_singleton_lock.leases.redis.opening import open_pool
 
-from .nodes import Node
-from .store import RedlockLeaseStore, quorum_key
+from .incarnation import quorum_key
+from .node import Node
+from .store import RedlockLeaseStore
 
 FEWEST = 3
 

@@ -13,165 +13,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
-from enum import Enum
-from statistics import median_low
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
-from celery_singleton_lock.core.models import Done, Held
 from celery_singleton_lock.leases.base import Grant, Renewal, Verdict
 
-Incarnation = str
-"""Names one life of a node's memory. See `repair`."""
-
-TAKEN: Final = 1
-HELD: Final = 0
-DONE: Final = 2
-MINE: Final = 3
-
-PENDING: Final = 0
-"""Held by who has no fence yet."""
-GRANTED: Final = 1
-FRESH: Final = 2
-"""Held with a fence, for so short a time that it may yet be withdrawn, for want of a majority."""
-
-Vote = tuple[int, int, Any, int, int]
-"""What a node answers to `Step.PROPOSE`:
-
-| | | | | |
-|---|---|---|---|---|
-| TAKEN | max(counter, node's time in µs) | takeovers | 0 | counter |
-| MINE | fence | takeovers | 1 if an earlier call was granted it | counter |
-| HELD | remaining µs | by | `GRANTED`, `FRESH` or `PENDING` | counter |
-| DONE | position | outcome | 0 | counter |
-"""
-
-
-class Step(Enum):
-    """What a node can be asked to do. All but `PROPOSE` answer a number for each item."""
-
-    PROPOSE = "propose"
-    CONFIRM = "confirm"
-    WITHDRAW = "withdraw"
-    RENEW = "renew"
-    RESTORE = "restore"
-    RELEASE = "release"
-    ASK = "ask"
-    """Anything else that the store means to ask."""
-
-
-class Heard(NamedTuple):
-    """What a node answered, and its incarnation; `replies` is None if it was asked in another one."""
-
-    incarnation: Incarnation
-    replies: Sequence[Any] | None
-
-
-@dataclass(slots=True)
-class Round:
-    """Ask nodes, all at the same time. `shares`: the places of the items, by node.
-
-    `guess`: with `Step.PROPOSE`, a fence that nodes may confirm at once; 0 for none.
-    `under`: the incarnations to act in, where an earlier round of the same protocol counts; otherwise
-    those that were known before this round began.
-    `waits`: False if nobody cares for the answers.
-    """
-
-    step: Step
-    attempt: int
-    shares: Mapping[int, Sequence[int]]
-    fences: Mapping[int, int] = field(default_factory=dict)
-    guess: int = 0
-    under: Mapping[int, Incarnation] | None = None
-    waits: bool = True
-
-
-class Pause(NamedTuple):
-    seconds: float
-
-
-class NoMajority(Exception):
-    """Too few nodes answered. What was asked for may have been done by some."""
-
-
-Everything = Mapping[int, Heard]
-Result = TypeVar("Result")
-Talk = Generator[Round | Pause, Everything, Result]
+from .rounds import Incarnation, NoMajority, Pause, Round, Size, Step, Talk
+from .votes import MINE, TAKEN, Candidate, Contested, Vote, judge
 
 ANEW: Final = 4
 """How often a round is begun again because nodes had changed their incarnation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    nodes: int
-
-    @property
-    def majority(self) -> int:
-        return self.nodes // 2 + 1
-
-    @property
-    def donors(self) -> int:
-        """How many nodes know, between them, all that a majority confirmed, if it was not they alone
-        who forgot it: they share a node with what is left of every majority."""
-        return self.nodes - self.majority + 1
-
-
-class Candidate(NamedTuple):
-    """A grant that needs confirmation: by `nodes`, beside the `confirmed` ones."""
-
-    fence: int
-    nodes: Sequence[int]
-    confirmed: int
-    takeovers: int
-    again: bool
-
-
-class Contested(NamedTuple):
-    """Nobody has a majority yet: those who hold it up are themselves asking."""
-
-    held: Held
-
-
-Judgement = Candidate | Contested | Held | Done
-
-
-def judge(size: Size, votes: Sequence[tuple[int, Vote]]) -> Judgement:
-    """The votes, as (node, vote), of at least a majority for one lease."""
-    done = [vote for _, vote in votes if vote[0] == DONE]
-    if done:
-        # A node knows a position because a holder wrote it there: one is enough to believe it.
-        _, position, outcome, _, _ = max(done, key=lambda vote: vote[1])
-        return Done(position, outcome or None)
-    supporters = [(node, vote) for node, vote in votes if vote[0] != HELD]
-    if len(supporters) >= size.majority:
-        return _candidate(supporters)
-    held = [vote for _, vote in votes if vote[0] == HELD]
-    fenced = [vote for vote in held if vote[3] != PENDING]
-    by = max(fenced or held, key=lambda vote: (vote[4], vote[1]))[2]
-    granted = [vote for vote in fenced if vote[3] == GRANTED]
-    if sum(vote[2] == by for vote in fenced) >= size.majority:
-        granted = fenced
-    # When so many have run out that the rest is a majority.
-    waits = sorted([0] * len(supporters) + [vote[1] for vote in held])
-    answer = Held(by, timedelta(microseconds=waits[size.majority - 1]))
-    return answer if len(votes) - len(granted) < size.majority else Contested(answer)
-
-
-def _candidate(supporters: Sequence[tuple[int, Vote]]) -> Candidate:
-    newest = max(vote[4] for _, vote in supporters)
-    takeovers = median_low([vote[2] for _, vote in supporters if vote[4] == newest])
-    mine = [(node, vote) for node, vote in supporters if vote[0] == MINE]
-    known = max((vote[1] for _, vote in mine), default=0)
-    others = [node for node, vote in supporters if not (vote[0] == MINE and vote[1] == known)]
-    if known and all(vote[4] < known for node, vote in supporters if node in others):
-        # Nobody was granted since: the owner's fence stands, and the others may learn it.
-        again = any(vote[3] for _, vote in mine)
-        return Candidate(known, others, len(supporters) - len(others), takeovers, again)
-    fence = max(vote[1] for _, vote in supporters) + 1
-    return Candidate(fence, [node for node, _ in supporters], 0, takeovers, False)
 
 
 class Quorum:
@@ -236,6 +87,8 @@ class Quorum:
             judgement = judge(self.size, votes)
             if isinstance(judgement, Candidate):
                 candidates[place] = judgement
+                beyond = [node for node, vote in votes if vote[0] == MINE and vote[1] > judgement.fence]
+                _share(unwanted, beyond, place)
                 continue
             if isinstance(judgement, Contested):
                 again.append(place)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from celery_singleton_lock.core.models import Page, Reading, Record
 from celery_singleton_lock.leases import rules
 
-from .quorum import Size
+from .rounds import Size
 
 
 class Known(NamedTuple):

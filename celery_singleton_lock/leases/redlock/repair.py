@@ -17,9 +17,10 @@ from celery_singleton_lock.leases.redis.scripts import Command, Script, Word, ch
 
 from . import scripts
 from .channel import Channel, Refusal, Reply
-from .healing import Chore, Errand, repair
+from .healing import Chore, Errand, Mending, found, repair
 from .incarnation import Token, new_generation
-from .nodes import Node, Nodes
+from .node import Node
+from .nodes import Nodes
 
 logger = logging.getLogger(__name__)
 
@@ -56,18 +57,13 @@ class Infirmary:
     # Founding
 
     def found(self) -> bool:
-        """Begin, if no node has ever taken part. Needs all: one that is away might know more."""
+        """Begin, if no node has ever taken part."""
         with self._founding:
-            channels = self._survey()
-            blank = [node for node in self._nodes.all if node.is_blank and node.number in channels]
-            is_founded = False
-            if len(blank) == self._nodes.size.nodes and self._claim_all(channels, scripts.CLAIM):
-                generation = new_generation()
-                is_founded = all(
-                    self._admit(node, channels[node.number], self._ticket, generation) for node in blank
-                )
-            self._put_back(channels)
-            return is_founded
+            channels: dict[int, Channel] = {}
+            try:
+                return self._drive(found(self._nodes.size), channels, new_generation())
+            finally:
+                self._put_back(channels)
 
     def begin_anew(self) -> list[str]:
         """Accept that a majority lost its memory: put together what is left, and go on with that.
@@ -158,23 +154,32 @@ class Infirmary:
     def _repair(self, node: Node, channels: dict[int, Channel], intact: dict[int, str]) -> None:
         began = time.monotonic()
         mending = repair(self._nodes.size, node.number, intact)
+        if self._drive(mending, channels, self._nodes.newest_generation):
+            took = time.monotonic() - began
+            logger.warning("quorum_node_repaired node=%s seconds=%.3f", node.name, took)
+
+    def _drive(self, mending: Mending, channels: dict[int, Channel], generation: str) -> bool:
+        """`channels` are those of the nodes that were surveyed. Whoever is admitted, is so into
+        `generation`."""
         ticket = os.urandom(8).hex()
         answer: dict[int, Any] | None = None
         while True:
             try:
                 errand = mending.send(answer)  # type: ignore[arg-type]
             except StopIteration as stop:
-                if stop.value:
-                    took = time.monotonic() - began
-                    logger.warning("quorum_node_repaired node=%s seconds=%.3f", node.name, took)
-                return
+                return bool(stop.value)
+            if errand.chore is Chore.SURVEY:
+                channels.update(self._survey())
+                answer = {node.number: True for node in self._of(channels) if node.is_blank}
+                continue
             answer = {}
             for number in errand.nodes:
-                done = self._run(errand, self._nodes.all[number], channels[number], ticket)
+                node, channel = self._nodes.all[number], channels[number]
+                done = self._run(errand, node, channel, ticket, generation)
                 if done:
                     answer[number] = done
 
-    def _run(self, errand: Errand, node: Node, channel: Channel, ticket: str) -> Any:
+    def _run(self, errand: Errand, node: Node, channel: Channel, ticket: str, generation: str) -> Any:
         try:
             if errand.chore is Chore.CLAIM:
                 return self._claim(channel, scripts.CLAIM, ticket)
@@ -185,7 +190,7 @@ class Infirmary:
             if errand.chore is Chore.FILL:
                 self._fill(channel, [each for each in errand.cargo if each is not None], ticket)
                 return True
-            return self._admit(node, channel, ticket, self._nodes.newest_generation)
+            return self._admit(node, channel, ticket, generation)
         except (OSError, RedisError, CannotBeAsked) as error:
             logger.info("quorum_errand_failed node=%s reason=%s", node.name, error)
             return None
