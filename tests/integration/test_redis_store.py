@@ -29,7 +29,7 @@ from celery_singleton_lock.testing.servers import RedisCluster, RedisServer, Sen
 from tests.support import start_or_skip
 
 LONG = timedelta(minutes=5)
-FIELDS = {"owner", "fence", "until", "since", "released"}
+FIELDS = {"owner", "fence", "until", "since", "released", "note", "call"}
 
 
 def granted(store: LeaseStore, key: str, owner: str = "a") -> Lease:
@@ -230,10 +230,14 @@ def test_record_is_readable_with_the_servers_own_tools(server: RedisServer, stor
 
 
 def test_released_lock_leaves_a_small_key_that_expires(server: RedisServer, store: LeaseStore) -> None:
-    store.release([Release(granted(store, "k"), keep_for=timedelta(minutes=2))])
+    [answer] = store.acquire([LeaseRequest("k", "a", LONG, note={"message": "x" * 1000})])
+    assert isinstance(answer, Granted)
+    store.release([Release(answer.lease, keep_for=timedelta(minutes=2))])
     client: Any = server.connect()
     assert 0 < client.pttl("singleton:k") <= 120_000
-    assert set(client.hgetall("singleton:k")) == FIELDS
+    left = client.hgetall("singleton:k")
+    assert set(left) == FIELDS
+    assert left["note"] == left["call"] == ""
 
 
 def test_positions_life_is_not_shortened_by_later_holders(

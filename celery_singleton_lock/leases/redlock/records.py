@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,23 +21,24 @@ class Known(NamedTuple):
     is_pending: int
 
 
-def record_of(key: str, known: Iterable[Known]) -> Record | None:
+def record_of(size: Size, key: str, known: Sequence[Known]) -> Record | None:
     """The newest grant, with the highest position that any node knows. None: no node knows it.
+
+    What was granted is known to a majority. A larger fence of fewer nodes was somebody's who asked in
+    vain, at nodes that had missed the grant.
 
     Of the nodes that know this grant, one where it was given back is right, for only its holder does
     that; otherwise the one where it lasts longest.
     """
-    rows = [(_row(each), each) for each in known if any(each.fields)]
-    if not rows:
+    rows = [(_row(each), each) for each in known]
+    if not any(any(each.fields) for each in known):
         return None
+    # So many of those that were heard are in every majority.
+    witnesses = max(1, len(rows) - (size.nodes - size.majority))
+    newest = sorted((row.fence for row, _ in rows), reverse=True)[witnesses - 1]
     row, told = max(
-        rows,
-        key=lambda both: (
-            both[0].fence,
-            not both[1].is_pending,
-            both[0].until == 0,
-            both[0].until - both[1].now,
-        ),
+        (both for both in rows if both[0].fence == newest),
+        key=lambda both: (not both[1].is_pending, both[0].until == 0, both[0].until - both[1].now),
     )
     record = rules.record(key, row, told.now)
     positions = [

@@ -217,7 +217,7 @@ class RedlockLeaseStore(LeaseStore):
     def _peek(self, keys: Sequence[str]) -> list[Record | None]:
         told = self._talk.answers(scripts.PEEK, self._names.of(keys), [()] * len(keys), width=3)
         return [
-            record_of(key, [Known(*each) for each in known])
+            record_of(self._nodes.size, key, [Known(*each) for each in known])
             for key, known in zip(keys, zip(*told, strict=True), strict=True)
         ]
 
