@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from celery_singleton_lock import __version__
+from celery_singleton_lock.observability.metrics.catalogue import METRICS
 from celery_singleton_lock.settings import describe
 
 project = "celery-singleton-lock"
@@ -24,7 +25,7 @@ autodoc_typehints = "none"
 myst_enable_extensions = ["substitution"]
 myst_heading_anchors = 3
 
-RESERVED = {"singleton_database_url", "singleton_http"}
+RESERVED = {"singleton_database_url"}
 """The settings that are checked, and do nothing in this version."""
 
 
@@ -38,4 +39,13 @@ def settings_table() -> str:
     return "\n".join(lines)
 
 
-myst_substitutions = {"settings_table": settings_table()}
+def metrics_table() -> str:
+    """All metrics, likewise."""
+    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for metric in METRICS:
+        labels = ", ".join(f"`{each}`" for each in metric.labels)
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.doc} |")
+    return "\n".join(lines)
+
+
+myst_substitutions = {"settings_table": settings_table(), "metrics_table": metrics_table()}

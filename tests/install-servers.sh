@@ -6,6 +6,7 @@ missing=""
 have() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/usr/lib/rabbitmq/bin/$1" ]; }
 have redis-server || missing="$missing redis-server"
 have mariadbd || have mysqld || missing="$missing mariadb-server"
+have prometheus && have promtool || missing="$missing prometheus"
 have rabbitmq-server || missing="$missing rabbitmq-server"
 # Not a server, but what makes a process believe that it is another time.
 ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || missing="$missing libfaketime"

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
-from urllib.parse import quote
 
 from celery_singleton_lock.core.models import Page
 
@@ -23,11 +22,6 @@ ENTRY: Final = "entry:"
 PAUSE: Final = "pause:"
 CONFIG: Final = "config:"
 JOB: Final = "job:"
-
-
-def book_of(app_name: str) -> str:
-    """The book, and the group, of the replicas of one app."""
-    return f"beat:{quote(app_name, safe='')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Protocol
 from celery_singleton_lock.core.clock import Clock, boottime
 from celery_singleton_lock.core.errors import LeaseLost, StoreUnavailable
 from celery_singleton_lock.core.facts import Listeners, MembersChanged, TroubleBegan, TroubleEnded
+from celery_singleton_lock.core.groups import beat_group
 from celery_singleton_lock.core.models import Page
 from celery_singleton_lock.leases import LeaseStore
 
@@ -62,7 +63,7 @@ class Engine:
         self._listeners = listeners if listeners is not None else Listeners()
         self._roster = roster
         self._app_name = app_name
-        self._book = book.book_of(app_name)
+        self._book = beat_group(app_name)
         self._company = Company(store, self._book, replica, clock)
         self._agenda = Agenda()
         self._positions = Positions(store, self._company, slot_ttl, clock)
@@ -111,7 +112,14 @@ class Engine:
     @property
     def is_ready(self) -> bool:
         """Whether the last tick reached the store and the broker."""
-        return self._trouble is None and self._company.is_met
+        return self.why_not_ready is None
+
+    @property
+    def why_not_ready(self) -> str | None:
+        """What the last tick could not reach; None: it reached all."""
+        return (
+            self._trouble if self._company.is_met else self._trouble or "it has not met the store yet"
+        )
 
     @property
     def now(self) -> datetime | None:

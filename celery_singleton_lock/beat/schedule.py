@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from celery_singleton_lock.core.errors import ConfigurationError
+from celery_singleton_lock.core.groups import beat_group
 from celery_singleton_lock.leases import LeaseStore
 from celery_singleton_lock.recovery.audit import record as audit
 from celery_singleton_lock.recovery.audit import whoami
@@ -48,7 +49,7 @@ class Schedule:
         self._app_name = app.main or ""
         self._settings = settings
         self._store = store
-        self._book = book.book_of(self._app_name)
+        self._book = beat_group(self._app_name)
         self._by = by or whoami()
 
     # Entries

@@ -16,9 +16,10 @@ from celery.beat import Scheduler
 from celery_singleton_lock.core.facts import RunName, SlotMissed, SlotsPublished
 from celery_singleton_lock.core.redaction import redact_all
 from celery_singleton_lock.core.signals import slot_missed
-from celery_singleton_lock.leases import open_store
+from celery_singleton_lock.observability.beat_watch import BeatWatch
 from celery_singleton_lock.observability.installing import observe
 from celery_singleton_lock.observability.listening import listeners_of
+from celery_singleton_lock.observability.measuring import open_measured_store
 from celery_singleton_lock.settings import Settings
 
 from .engine import Engine
@@ -56,6 +57,7 @@ class SingletonSchedulerMixin:
         self._listeners = listeners_of(app)
         self._replica = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         observe(app)
+        self._watch = BeatWatch(app, self._settings, self._why_not_ready)
         super().__init__(app, *args, lazy=lazy, **kwargs)  # type: ignore[call-arg]
 
     def plan_entry(self, entry: Any) -> PlannedEntry:
@@ -71,13 +73,16 @@ class SingletonSchedulerMixin:
         """Do all that is due; return the seconds until the next tick. Never raises: an exception from
         here would end the beat."""
         self._is_ticking = True
+        self._watch.tick_begins()
+        wait = _AFTER_A_BUG
         try:
-            return min(self._running_engine().tick(), float(self.max_interval))
+            wait = min(self._running_engine().tick(), float(self.max_interval))
         except Exception:
             logger.exception("beat_tick_failed")
-            return _AFTER_A_BUG
         finally:
             self._is_ticking = False
+        self._watch.tick_ended(wait)
+        return wait
 
     def close(self) -> None:
         """Hand over at once. Called twice by Celery: first from a signal handler, which then raises
@@ -92,12 +97,17 @@ class SingletonSchedulerMixin:
             engine.leave()
         if publisher is not None:
             publisher.close()
+        self._watch.end()
         super().close()  # type: ignore[misc]
 
     @property
     def is_ready(self) -> bool:
         """Whether the last tick reached the lease store and the broker."""
-        return self._engine is not None and self._engine.is_ready
+        return self._why_not_ready() is None
+
+    def _why_not_ready(self) -> str | None:
+        engine = self._engine
+        return "it has not ticked yet" if engine is None else engine.why_not_ready
 
     @property
     def info(self) -> str:
@@ -167,11 +177,8 @@ class SingletonSchedulerMixin:
 
     def _new_engine(self, roster: Roster, publisher: Publisher) -> Engine:
         settings = self._settings
-        store = open_store(
-            settings.lock_url, prefix=settings.key_prefix, timeout=settings.store_timeout
-        )
         return Engine(
-            store,
+            open_measured_store(settings),
             publisher,
             replica=self._replica,
             slot_ttl=settings.slot_ttl,

@@ -7,6 +7,9 @@ import weakref
 from typing import Any, Final
 
 from celery_singleton_lock.core.facts import Listeners
+from celery_singleton_lock.settings import Settings
+
+from .measuring import metrics_of
 
 App = Any  # Celery ships no types.
 
@@ -20,5 +23,12 @@ def listeners_of(app: App) -> Listeners:
     app = app._get_current_object() if hasattr(app, "_get_current_object") else app
     with _making:
         if app not in _listeners:
-            _listeners[app] = Listeners()
+            _listeners[app] = _asked_for(Settings.from_app(app))
         return _listeners[app]
+
+
+def _asked_for(settings: Settings) -> Listeners:
+    listeners = Listeners()
+    if (metrics := metrics_of(settings)) is not None:
+        listeners.add(metrics.recorder)
+    return listeners

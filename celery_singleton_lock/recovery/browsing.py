@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from amqp import NotFound
+from kombu.exceptions import ChannelError
 from kombu.message import Message
 
 from celery_singleton_lock.broker import broker_errors, connect, patient_connection
@@ -46,10 +47,25 @@ def browsing(app: Any, queue: str) -> Iterator[Browser]:
 
     Raises `BrokerUnavailable`, and `ConfigurationError` where the broker cannot be browsed.
     """
+    with _connected(app) as connection:
+        yield _browser_of(connection, queue)
+
+
+def count_messages(app: Any, queue: str) -> int:
+    """How many there are to be fetched; on any broker. Raises `BrokerUnavailable`."""
+    with _connected(app) as connection:
+        try:
+            return int(connection.channel().queue_declare(queue=queue, passive=True).message_count)
+        except (ChannelError, NotFound):
+            return 0  # there is no such queue yet
+
+
+@contextmanager
+def _connected(app: Any) -> Iterator[Any]:
     connection = patient_connection(app)
     try:
         connect(connection)
-        yield _browser_of(connection, queue)
+        yield connection
         # Also the broker's word that it has read what was removed.
         connection.release()
     except broker_errors(connection) as error:

@@ -14,7 +14,7 @@ from celery_singleton_lock.core.signals import run_dead_lettered
 from celery_singleton_lock.settings import Settings
 
 from .audit import record, whoami
-from .browsing import browsing
+from .browsing import browsing, count_messages
 from .letters import Letter
 from .links import Links, publish
 from .replaying import NoWay, send_again
@@ -74,6 +74,10 @@ class DeadLetters:
         """The letters as they lie in the queue, oldest first, each once; none is lost or moved by it.
         Raises `BrokerUnavailable`."""
         return [each.letter for each in self._work(Choice(task=task, limit=limit), None)]
+
+    def count(self) -> int:
+        """How many letters are in the queue, without looking at them. Raises `BrokerUnavailable`."""
+        return count_messages(self._app, self.queue)
 
     def show(self, letter_id: str) -> Letter | None:
         """The letter with this id; None if there is none."""

@@ -96,6 +96,10 @@ class Settings:
     http: str | None = field(default=None, metadata=_about(
         read_address, "host:port", "Address for metrics and health; port 0 takes any free one.",
     ))  # fmt: skip
+    stuck_after: timedelta = field(default=timedelta(minutes=2), metadata=_seconds(
+        "A beat whose tick does not end, or a worker whose consumer does not come round, for this long "
+        "is not alive for /livez.",
+    ))  # fmt: skip
     log_format: Literal["text", "json"] = field(default="text", metadata=_about(
         one_of("text", "json"), "text or json", "How the log of a worker and of a beat is written.",
     ))  # fmt: skip

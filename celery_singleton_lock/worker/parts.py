@@ -8,8 +8,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from celery_singleton_lock.core.facts import Listeners
-from celery_singleton_lock.leases import LeaseStore, open_store
+from celery_singleton_lock.leases import LeaseStore
 from celery_singleton_lock.observability.listening import listeners_of
+from celery_singleton_lock.observability.measuring import open_measured_store
 from celery_singleton_lock.settings import Settings
 
 from .keep_alive import KeepAlive
@@ -23,9 +24,7 @@ class Parts:
     def __init__(self, settings: Settings, listeners: Listeners) -> None:
         self.settings: Final = settings
         self.listeners: Final = listeners
-        self.store: Final[LeaseStore] = open_store(
-            settings.lock_url, prefix=settings.key_prefix, timeout=settings.store_timeout
-        )
+        self.store: Final[LeaseStore] = open_measured_store(settings)
         self.keep_alive: Final = KeepAlive(self.store)
 
     @property

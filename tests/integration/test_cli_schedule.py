@@ -11,9 +11,9 @@ import pytest
 from celery.schedules import crontab
 
 from celery_singleton_lock import open_schedule
-from celery_singleton_lock.beat.book import book_of
 from celery_singleton_lock.beat.plan import as_position, entry_key
 from celery_singleton_lock.beat.schedule import Schedule
+from celery_singleton_lock.core.groups import beat_group
 from celery_singleton_lock.core.models import Granted, LeaseRequest, Page, Release
 from celery_singleton_lock.testing.servers import RedisServer
 from tests.integration.command_line import CommandLine, shop_on, somebody_is_there
@@ -116,7 +116,7 @@ def test_ten_thousand_entries_are_listed(line: CommandLine) -> None:
 
 def test_entry_that_cannot_be_read_does_not_hide_the_others(line: CommandLine) -> None:
     unknown = Page("entry:from the future", 0, '{"task": "t", "schedule": {"lunar": 1}}')
-    line.parts.store.write(book_of("shop"), [unknown])
+    line.parts.store.write(beat_group("shop"), [unknown])
     assert names(line) == ["report", "tick"]
 
 

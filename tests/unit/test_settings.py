@@ -64,6 +64,7 @@ def test_defaults_are_those_of_the_design() -> None:
         dead_letter_queue="dead-letters",
         max_deliveries=5,
         http=None,
+        stuck_after=timedelta(seconds=120),
         log_format="text",
         log_repeats=100,
     )

@@ -1,0 +1,52 @@
+"""Sees to it that a beat is seen: whether its ticks end, and whether they reach what they need."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from celery_singleton_lock.settings import Settings
+
+from .health import Check, Pulse
+from .replica import Replica, replica_of
+
+
+class BeatWatch:
+    """Told of every tick. Does next to nothing unless ``singleton_http`` is set, and no I/O before the
+    first tick: schedulers are made for a banner, too."""
+
+    def __init__(self, app: Any, settings: Settings, why_not_ready: Check) -> None:
+        self._app = app
+        self._settings = settings
+        self._why_not_ready = why_not_ready
+        self._pulse = Pulse("the tick of beat", settings.stuck_after.total_seconds())
+        self._replica: Replica | None = None
+        self._has_begun = False
+
+    def tick_begins(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._begin()
+        self._pulse.beat()
+
+    def tick_ended(self, wait_s: float) -> None:
+        self._pulse.beat(wait_s)
+        if self._replica is not None and self._replica.metrics is not None:
+            from .metrics.catalogue import LAST_TICK
+
+            self._replica.metrics.counts.set(LAST_TICK, to=time.time())
+
+    def end(self) -> None:
+        """Called twice by a beat that ends."""
+        self._pulse.rest()
+        if self._replica is not None:
+            self._replica.end("beat")
+
+    def _begin(self) -> None:
+        if self._settings.http is None:
+            return
+        self._replica = replica = replica_of(self._app)
+        if replica is not None:
+            replica.health.alive_if("tick", self._pulse.why_stuck)
+            replica.health.ready_if("beat", self._why_not_ready)
+            replica.begin("beat")

@@ -1,0 +1,294 @@
+"""Real workers and beats, asked by probes, and scraped by a real Prometheus."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_singleton_lock.testing.servers import RedisServer
+from celery_singleton_lock.testing.servers.ports import free_port
+from tests.support import start_or_skip
+
+from .prometheus import PrometheusServer
+from .workers import Workers, until
+
+TASKS = """
+import datetime
+app.conf.singleton_http = os.environ.get("HTTP")
+app.conf.singleton_stuck_after = 3
+if "UNTIL" in os.environ:
+    app.conf.beat_schedule = {
+        name: {
+            "task": "proj.tick", "schedule": 1.0,
+            "end": datetime.datetime.fromisoformat(os.environ["UNTIL"]),
+        }
+        for name in ("a", "b")
+    }
+
+from celery_singleton_lock import SingletonScheduler
+class Sticking(SingletonScheduler):
+    def after_publish(self, due):
+        if notes.exists("stick"):
+            time.sleep(600)
+
+if "STICK" in os.environ:
+    from celery.signals import worker_ready
+    def stick():
+        if notes.exists("stick"):
+            time.sleep(600)
+    @worker_ready.connect(weak=False)
+    def wait_to_stick(sender, **_):
+        sender.timer.call_repeatedly(0.2, stick)
+
+@app.task(base=SingletonTask, unique_on=(), overlap="allow")
+def tick():
+    note("tick")
+
+@app.task(base=SingletonTask)
+def ok(n):
+    note("ok")
+
+@app.task(base=SingletonTask)
+def fails(n):
+    raise ValueError(n)
+
+@app.task(base=SingletonTask, bind=True, retry_backoff=1, retry_jitter=False)
+def second_time(self, n):
+    if self.request.retries == 0:
+        raise self.retry(countdown=0)
+    note("second_time")
+
+@app.task(base=SingletonTask, unique_on=())
+def one_at_a_time():
+    note("one_at_a_time")
+    wait_for("go")
+"""
+
+
+class Replicas(Workers):
+    """With beats, and each with an address."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.addresses: list[str] = []
+
+    def new_address(self) -> str:
+        self.addresses.append(f"127.0.0.1:{free_port()}")
+        return self.addresses[-1]
+
+    def start(self, pool: str = "prefork", concurrency: int = 2, *more: str) -> Any:
+        self._environment["HTTP"] = self.new_address()
+        return super().start(pool, concurrency, *more)
+
+    def start_beat(
+        self, address: str | None = None, scheduler: str = "singleton"
+    ) -> subprocess.Popen[bytes]:
+        command = f"-m celery -A proj beat -S {scheduler} -l INFO --pidfile="
+        log = self.log_of(len(self.processes)).open("wb")
+        process = subprocess.Popen(
+            [sys.executable, *command.split()],
+            cwd=self.place,
+            env=os.environ | self._environment | {"HTTP": address or self.new_address()},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        log.close()
+        self.processes.append(process)
+        return process
+
+    def ask(self, path: str, number: int = -1) -> tuple[int, Any]:
+        return ask(self.addresses[number], path)
+
+
+def ask(address: str, path: str) -> tuple[int, Any]:
+    """Status, and what was said; 0 where nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as answer:
+            status, body = answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        status, body = error.code, error.read().decode()
+    except OSError:
+        return 0, None
+    return status, json.loads(body) if body.startswith("{") else body
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer(persistent=True) as server:
+        yield server
+
+
+@pytest.fixture
+def replicas(tmp_path: Path, server: RedisServer) -> Iterator[Replicas]:
+    replicas = Replicas(tmp_path, server.url, server, TASKS)
+    yield replicas
+    replicas.end()
+
+
+def ready(replicas: Replicas, number: int = -1) -> bool:
+    return replicas.ask("/readyz", number)[0] == 200
+
+
+def test_promql_equals_what_ran(replicas: Replicas) -> None:
+    # The pool's children die all the time: what they have counted must not.
+    replicas.start("prefork", 2, "--max-tasks-per-child=4")
+    replicas._environment["UNTIL"] = (datetime.now(UTC) + timedelta(seconds=12)).isoformat()
+    replicas.start_beat()
+    replicas.start_beat()
+    worker, *beats = replicas.addresses
+    prometheus = start_or_skip(PrometheusServer({"worker": [worker], "beat": beats}))
+    try:
+        letters = [replicas.call("fails", n) for n in range(2)]
+        for n in range(20):
+            replicas.call("ok", n)
+        for n in range(3):
+            replicas.call("second_time", n)
+        holder = replicas.call("one_at_a_time")
+        until(lambda: replicas.noted("one_at_a_time"))
+        skipped = [replicas.call("one_at_a_time") for _ in range(3)]
+        until(lambda: all(replicas.result(run).ready() for run in skipped))
+        replicas.set("go")
+        until(lambda: replicas.outcome(holder) == "succeeded")
+        until(lambda: len(replicas.noted("ok")) == 20 and len(replicas.noted("second_time")) == 3)
+        until(lambda: all(replicas.outcome(run) == "failed" for run in letters))
+        ends_at = datetime.fromisoformat(replicas._environment["UNTIL"]) + timedelta(seconds=2)
+        until(lambda: datetime.now(UTC) > ends_at)
+
+        def expected() -> dict[str, float]:
+            ticks = len(replicas.noted("tick"))
+            return {
+                "sum(singleton_slots_published_total)": ticks,
+                "sum(singleton_slot_lag_seconds_count)": ticks,
+                'singleton_runs_started_total{task="proj.tick"}': ticks,
+                'singleton_runs_ended_total{task="proj.tick",outcome="succeeded"}': ticks,
+                'singleton_runs_ended_total{task="proj.ok",outcome="succeeded"}': 20,
+                'singleton_run_seconds_count{task="proj.ok"}': 20,
+                'singleton_runs_ended_total{task="proj.fails",outcome="failed"}': 2,
+                'sum(singleton_dead_letters_total{task="proj.fails"})': 2,
+                'singleton_runs_ended_total{task="proj.second_time",outcome="retried"}': 3,
+                'singleton_runs_ended_total{task="proj.second_time",outcome="succeeded"}': 3,
+                'singleton_runs_started_total{task="proj.one_at_a_time"}': 1,
+                'singleton_runs_skipped_total{task="proj.one_at_a_time",reason="overlap"}': 3,
+                'singleton_lease_acquisitions_total{kind="task",result="held"}': 3,
+                "sum(singleton_runs_started_total)": ticks + 20 + 2 + 6 + 1,
+                "sum(singleton_runs_in_progress)": 0,
+                "min(singleton_beat_members)": 2,
+                "max(singleton_beat_members)": 2,
+                "sum(singleton_ready)": 3,
+                "sum(up)": 3,
+            }
+
+        def wrong() -> dict[str, Any]:
+            found = {promql: (prometheus.value(promql), value) for promql, value in expected().items()}
+            return {promql: values for promql, values in found.items() if values[0] != values[1]}
+
+        give_up_at = time.monotonic() + 15
+        while wrong() and time.monotonic() < give_up_at:
+            time.sleep(0.5)
+        assert wrong() == {}
+        ticks = [note.run for note in replicas.noted("tick")]
+        assert len(ticks) == len(set(ticks)) > 2
+        # Depth is asked of the broker, now and then.
+        until(lambda: prometheus.value("max(singleton_dead_letters_waiting)") == 2, within=20)
+        assert wrong() == {}, "scrapes change nothing"
+    finally:
+        prometheus.stop()
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
+def test_pools_of_one_process_count_alike(replicas: Replicas, pool: str) -> None:
+    replicas.start(pool, 2)
+    until(lambda: ready(replicas))
+    for n in range(5):
+        replicas.call("ok", n)
+    done = 'singleton_runs_ended_total{outcome="succeeded",task="proj.ok"} 5.0'
+    until(lambda: done in replicas.ask("/metrics")[1])
+    assert replicas.ask("/livez") == (200, {"alive": True, "reasons": []})
+
+
+def test_worker_without_store_is_alive_and_not_ready(replicas: Replicas, server: RedisServer) -> None:
+    replicas.start()
+    until(lambda: ready(replicas))
+    server.kill()
+    until(lambda: replicas.ask("/readyz")[0] == 503)
+    time.sleep(4)  # longer than stuck_after: what waits is not stuck
+    assert replicas.ask("/livez") == (200, {"alive": True, "reasons": []})
+    reasons = replicas.ask("/readyz")[1]["reasons"]
+    assert "it is not connected to the broker" in reasons
+    assert any("the lease store is away" in reason for reason in reasons)
+    server.start()
+    until(lambda: ready(replicas))
+
+
+def test_beat_without_store_is_alive_and_not_ready_and_a_stuck_one_is_not_alive(
+    replicas: Replicas, server: RedisServer
+) -> None:
+    beat = replicas.start_beat()
+    until(lambda: ready(replicas))
+    server.kill()
+    until(lambda: replicas.ask("/readyz")[0] == 503)
+    time.sleep(4)
+    assert replicas.ask("/livez")[0] == 200
+    server.start()
+    until(lambda: ready(replicas))
+    assert beat.poll() is None
+    beat.send_signal(signal.SIGTERM)
+    assert beat.wait(10) == 0
+    assert replicas.ask("/livez")[0] == 0
+
+
+def test_stuck_tick_is_not_alive(replicas: Replicas) -> None:
+    replicas._environment["UNTIL"] = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
+    replicas.start_beat(scheduler="proj:Sticking")
+    until(lambda: ready(replicas))
+    replicas.set("stick")
+    until(lambda: replicas.ask("/livez")[0] == 503)
+    [reason] = replicas.ask("/livez")[1]["reasons"]
+    assert reason.startswith("the tick of beat has been stuck for ")
+
+
+def test_stuck_consumer_is_not_alive(replicas: Replicas) -> None:
+    replicas._environment["STICK"] = "1"
+    replicas.start()
+    until(lambda: ready(replicas))
+    replicas.set("stick")
+    until(lambda: replicas.ask("/livez")[0] == 503)
+    [reason] = replicas.ask("/livez")[1]["reasons"]
+    assert reason.startswith("the consumer of the worker has been stuck for ")
+
+
+def test_worker_that_runs_one_long_task_in_its_own_thread_is_alive(replicas: Replicas) -> None:
+    replicas.start("solo", 1)
+    replicas.call("one_at_a_time")
+    until(lambda: replicas.noted("one_at_a_time"))
+    time.sleep(4)  # longer than stuck_after
+    assert replicas.ask("/livez")[0] == 200
+    replicas.set("go")
+
+
+def test_second_process_on_an_address_works_without_it(replicas: Replicas) -> None:
+    replicas.start()
+    replicas.start_beat(replicas.addresses[0])
+    until(lambda: "http_not_served" in replicas.log_of(1).read_text())
+    assert "Each process needs an address of its own" in replicas.log_of(1).read_text()
+    assert ready(replicas, 0)
+
+
+def test_beat_inside_a_worker_is_counted_by_the_worker(replicas: Replicas) -> None:
+    replicas._environment["UNTIL"] = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
+    replicas.start("prefork", 1, "-B", "--scheduler", "singleton")
+    until(lambda: 'singleton_slots_published_total{entry="a"}' in replicas.ask("/metrics")[1])
+    assert "http_not_served" not in replicas.log_of(0).read_text()
