@@ -19,6 +19,7 @@ from celery_singleton_lock.core.headers import read_slot
 from celery_singleton_lock.core.models import Done, Granted, LeaseRequest, Record, Release
 from celery_singleton_lock.leases import LeaseStore
 from celery_singleton_lock.leases.base import EXPIRED_KEPT_FOR
+from celery_singleton_lock.recovery.message_note import is_message
 
 from .entries import Publishes
 from .membership import Company
@@ -128,7 +129,7 @@ class Reaper:
 
 
 def _is_whole(record: Record) -> bool:
-    return bool(record.note.get("message"))
+    return is_message(record.note.get("message"))
 
 
 def _name_of(record: Record) -> RunName:

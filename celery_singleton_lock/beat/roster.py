@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.settings import Settings
 
 from . import book, definitions
@@ -64,15 +63,16 @@ class Roster:
         try:
             said = definitions.decode(defined.definition, self._app)
             entry = SingletonEntry(name=name, app=self._app, **said)
-        except (ConfigurationError, ValueError, TypeError, KeyError) as error:
+            planned = replace(
+                plan_entry(entry, self._settings, self._app_name),
+                mark="",
+                begins=defined.at,
+                last_page=book.ENTRY + name if isinstance(entry.schedule, once) else None,
+            )
+            planned.grid.next(defined.at)
+        except Exception as error:  # noqa: BLE001 - whatever somebody wrote, the others are published
             logger.warning("dynamic_entry_not_understood entry=%r error=%r", name, error)
             return []
-        planned = replace(
-            plan_entry(entry, self._settings, self._app_name),
-            mark="",
-            begins=defined.at,
-            last_page=book.ENTRY + name if isinstance(entry.schedule, once) else None,
-        )
         self._defined[name] = (entry, planned)
         return [planned]
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .original import Original
+from .original import PROPERTIES, Original
 
 LARGEST_BYTES: Final = 64 * 1024
 """Beyond this a message is left to the broker, which delivers it again in its own time."""
@@ -32,6 +32,32 @@ def encode(message: Any) -> dict[str, Any] | None:
     except (TypeError, ValueError):
         return None
     return note if size <= LARGEST_BYTES else None
+
+
+def is_message(note: object) -> bool:
+    """Whether it is what `encode` writes. Whoever reaches the store can write something else there."""
+    if not isinstance(note, Mapping):
+        return False
+    texts = (note.get("exchange"), note.get("routing_key"), note.get("body", ""))
+    kinds = (note.get("content_type"), note.get("content_encoding"))
+    headers, properties = note.get("headers"), note.get("properties")
+    return (
+        all(isinstance(each, str) for each in texts)
+        and all(isinstance(each, str | None) for each in kinds)
+        and isinstance(headers, Mapping)
+        and isinstance(headers.get("id"), str)
+        and isinstance(properties, Mapping)
+        and set(properties) <= set(PROPERTIES)
+        and ("body" in note or _is_base64(note.get("body64")))
+    )
+
+
+def _is_base64(text: object) -> bool:
+    try:
+        base64.b64decode(str(text), validate=True)
+    except ValueError:
+        return False
+    return isinstance(text, str)
 
 
 def republish(producer: Any, note: Mapping[str, Any], **options: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 _OF_REDELIVERY: Final = frozenset({"redelivered", "x-delivery-count", "x-acquired-count"})
 # The properties that AMQP knows, less: `expiration`, or the broker would drop it unseen; `user_id`,
 # which RabbitMQ takes from that user only; and the headers, which kombu has under two names.
-_PROPERTIES: Final = (
+PROPERTIES: Final = (
     "app_id", "cluster_id", "correlation_id", "delivery_mode", "message_id", "priority", "reply_to",
     "timestamp", "type",
 )  # fmt: skip
@@ -46,7 +46,7 @@ class Original:
             body=_as_bytes(message.body, message.content_encoding),
             headers=headers,
             properties={
-                name: properties[name] for name in _PROPERTIES if properties.get(name) is not None
+                name: properties[name] for name in PROPERTIES if properties.get(name) is not None
             },
             content_type=message.content_type,
             content_encoding=message.content_encoding,
