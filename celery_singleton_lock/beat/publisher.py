@@ -42,8 +42,7 @@ class Publisher:
 
     def prepare(self) -> None:
         """Connect to the broker, unless that is done."""
-        with self._batches.telling_trouble():
-            self._batches.broker.open()
+        self._batches.prepare()
 
     def publish(self, dues: Sequence[Due]) -> None:
         """Publish all, oldest first, and have them confirmed where the broker can.

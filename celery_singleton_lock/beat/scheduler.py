@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from celery.beat import Scheduler
 
@@ -28,6 +28,9 @@ from .entry import SingletonEntry, plan_entry
 from .plan import run_id
 from .publisher import Publisher
 from .roster import Roster
+
+if TYPE_CHECKING:
+    from celery_singleton_lock.recovery.outbox.thread import RelayThread
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,7 @@ class SingletonSchedulerMixin:
         self._engine: Engine | None = None
         self._publisher: Publisher | None = None
         self._roster: Roster | None = None
+        self._relay: RelayThread | None = None
         self._is_ticking = False
         self._cannot_read = False
         self._settings = Settings.from_app(app)
@@ -98,6 +102,9 @@ class SingletonSchedulerMixin:
         if publisher is not None:
             publisher.close()
         self._watch.end()
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            relay.stop()
         super().close()  # type: ignore[misc]
 
     @property
@@ -170,10 +177,21 @@ class SingletonSchedulerMixin:
             )
             self._engine = self._new_engine(self._roster, self._publisher)
             self._engine.follow(map(self.plan_entry, schedule.values()))
+            self._start_relay()
         elif self._roster.static is not schedule:
             self._roster.static = schedule
             self._engine.follow(map(self.plan_entry, schedule.values()))
         return self._engine
+
+    def _start_relay(self) -> None:
+        """In each replica: they share what is in the outbox, and none has to be told to begin."""
+        settings = self._settings
+        if self._relay is None and settings.outbox_relay == "beat" and settings.outbox_database:
+            # Not for those who have no database.
+            from celery_singleton_lock.recovery.outbox.thread import RelayThread
+
+            self._relay = RelayThread(self.app, settings)
+            self._relay.start()
 
     def _new_engine(self, roster: Roster, publisher: Publisher) -> Engine:
         settings = self._settings

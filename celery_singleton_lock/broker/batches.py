@@ -40,6 +40,11 @@ class Batches(Generic[Item]):
         self._suspects: set[Hashable] = set()
         """Destinations that the broker would not have: nobody else should be sent again for them."""
 
+    def prepare(self) -> None:
+        """Connect to the broker, unless that is done. Raises `BrokerUnavailable`."""
+        with self.telling_trouble():
+            self.broker.open()
+
     def publish(self, items: Sequence[Item]) -> list[Item]:
         """Publish all, in order, and have them confirmed where the broker can.
 

@@ -10,6 +10,7 @@ import click
 from .db import db
 from .dead_letters import dead_letters
 from .locks import locks, unlock
+from .outbox import outbox
 from .scheduling import schedule
 
 
@@ -25,5 +26,6 @@ def singleton() -> None:
 singleton.add_command(db)
 singleton.add_command(dead_letters)
 singleton.add_command(locks)
+singleton.add_command(outbox)
 singleton.add_command(unlock)
 singleton.add_command(schedule)

@@ -23,6 +23,7 @@ Reason = Literal[
     "unknown_task",  # no task of that name here
     "invalid",  # no id, or arguments that cannot be passed
     "out_of_memory",  # a MemoryError
+    "unpublished",  # the broker refused it too often, so that it never left the outbox
     "foreign",  # somebody else put it into the queue; never sent by us
 ]
 FAILED: Final = "failed"
@@ -32,6 +33,7 @@ UNDECODABLE: Final = "undecodable"
 UNKNOWN_TASK: Final = "unknown_task"
 INVALID: Final = "invalid"
 OUT_OF_MEMORY: Final = "out_of_memory"
+UNPUBLISHED: Final = "unpublished"
 FOREIGN: Final = "foreign"
 REASONS: Final = get_args(Reason)
 

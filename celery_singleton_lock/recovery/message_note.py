@@ -19,7 +19,7 @@ def encode(message: Any) -> dict[str, Any] | None:
         return None
     original = Original.of(message)
     note = {
-        **_encode_body(original.body),
+        **encode_body(original.body),
         "headers": dict(original.headers),
         "properties": dict(original.properties),
         "content_type": original.content_type,
@@ -63,7 +63,7 @@ def _is_base64(text: object) -> bool:
 def republish(producer: Any, note: Mapping[str, Any], **options: Any) -> None:
     """Publish what `encode` wrote, with a kombu producer, to where it came from and as it was."""
     producer.publish(
-        _decode_body(note),
+        decode_body(note),
         exchange=note["exchange"],
         routing_key=note["routing_key"],
         headers=dict(note["headers"]),
@@ -75,14 +75,14 @@ def republish(producer: Any, note: Mapping[str, Any], **options: Any) -> None:
     )
 
 
-def _encode_body(body: bytes) -> dict[str, str]:
+def encode_body(body: bytes) -> dict[str, str]:
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
         return {"body64": base64.b64encode(body).decode()}
 
 
-def _decode_body(note: Mapping[str, Any]) -> bytes:
+def decode_body(note: Mapping[str, Any]) -> bytes:
     if "body64" in note:
         return base64.b64decode(note["body64"])
     return str(note["body"]).encode()

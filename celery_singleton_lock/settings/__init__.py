@@ -59,6 +59,24 @@ class Settings:
         read_database_url, "SQLAlchemy URL",
         "The ledger: history, effects that happen exactly once, the outbox.",
     ))  # fmt: skip
+    outbox_url: str | None = field(default=None, metadata=_about(
+        read_database_url, "SQLAlchemy URL",
+        "The database with the outbox, which is that of your own transactions.",
+        "the ledger's, if there is one",
+    ))  # fmt: skip
+    outbox_relay: Literal["beat", "command"] = field(default="beat", metadata=_about(
+        one_of("beat", "command"), "beat or command",
+        "Who publishes what is in the outbox: every beat replica, or only "
+        "`celery -A app singleton outbox relay`, which may run in any case.",
+    ))  # fmt: skip
+    outbox_max_tries: int = field(default=8, metadata=_about(
+        read_count, "whole number",
+        "A row of the outbox that the broker refused this many times becomes a dead letter. A broker "
+        "that is away does not count.",
+    ))  # fmt: skip
+    outbox_keep: timedelta = field(default=timedelta(hours=1), metadata=_seconds(
+        "How long rows of the outbox are kept after they were published, for people.",
+    ))  # fmt: skip
     key_prefix: str = field(default="singleton", metadata=_text(
         "Keeps applications apart that share a store: give each its own.",
     ))  # fmt: skip
@@ -175,6 +193,11 @@ class Settings:
         if self.remember_for < self.lock_ttl:
             to_do = f"raise it to singleton_lock_ttl ({lock_ttl}) or more"
             refuse("singleton_remember_for", self.remember_for, to_do)
+
+    @property
+    def outbox_database(self) -> str | None:
+        """Where the outbox is; None: nowhere."""
+        return self.outbox_url or self.database_url
 
     @property
     def store_timeout(self) -> timedelta:

@@ -11,6 +11,7 @@ from kombu.utils.uuid import uuid
 
 from celery_singleton_lock.core.errors import DuplicateRun, StoreUnavailable
 from celery_singleton_lock.core.models import Granted, Held, Lease, LeaseRequest, Release
+from celery_singleton_lock.recovery.outbox.recording import Recorder
 
 from .parts import Parts, parts_of
 
@@ -29,7 +30,8 @@ def apply_unique(
     """As `apply_async`, unless an equal call is queued or running: then that one's result is returned,
     or `DuplicateRun` raised."""
     app = task.app
-    if app.conf.task_always_eager or options.get("retries") or _is_in_canvas(options):
+    is_call = not isinstance(options.get("producer"), Recorder)  # what goes to the outbox may never be
+    if app.conf.task_always_eager or options.get("retries") or _is_in_canvas(options) or not is_call:
         return Task.apply_async(task, args, kwargs, task_id=task_id, **options)
     if task.typing:
         task.__header__(*(args or ()), **(kwargs or {}))

@@ -189,6 +189,23 @@ class SingletonTask(Task):  # type: ignore[misc]
                 raise
             raise self._autoretry(error) from error
 
+    # Calls
+
+    def apply_async_on_commit(
+        self,
+        session: Any,
+        args: Any = None,
+        kwargs: Any = None,
+        *,
+        key: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """`apply_async`, if and when the transaction of `session` is committed: see `outbox.send`."""
+        # Only who has a database needs it.
+        from celery_singleton_lock.recovery.outbox.sending import send
+
+        return send(session, self, args, kwargs, key=key, **options)
+
     # Retries
 
     def _retries_by_itself(self, error: Exception) -> bool:
