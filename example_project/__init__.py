@@ -1,1 +1,2 @@
-"""The package at work, to be read: a small shop (`app`), and its worst half minute (`demo`)."""
+"""A small shop, as its author would write it (`app`, `models`, `orders`, `tasks`), and its worst minute
+(`demo`)."""

@@ -1,4 +1,4 @@
-"""A small shop, as its author would write it. Nothing in here knows of the demo.
+"""The Celery app of the shop: where its servers are, and what is done when.
 
 ::
 
@@ -9,59 +9,36 @@
 from __future__ import annotations
 
 import os
-import time
-from typing import Any
 
 from celery import Celery
+from celery.schedules import crontab
 
-from celery_singleton_lock import SingletonTask
+DATABASE_URL = os.environ.get("SHOP_DATABASE_URL", "sqlite:///shop.sqlite")
+BROKER_URL = os.environ.get("SHOP_BROKER_URL", "redis://localhost:6379/0")
+# Several, with commas between them, are a quorum.
+LOCK_URLS = os.environ.get("SHOP_LOCK_URL", BROKER_URL).split(",")
 
-from . import database
-
-app = Celery("shop", broker=os.environ.get("SHOP_REDIS", "redis://localhost:6379/0"))
+app = Celery("shop", broker=BROKER_URL, include=["example_project.tasks"])
 app.conf.update(
     beat_scheduler="celery_singleton_lock:SingletonScheduler",
     beat_schedule={
         # catch_up: each second is counted, however long nobody could do it.
-        "count": {"task": "shop.count", "schedule": 1.0, "catch_up": "all"},
+        "tally": {"task": "shop.tally", "schedule": 1.0, "catch_up": "all"},
+        "reconcile payments": {"task": "shop.reconcile", "schedule": crontab(hour=2, minute=0)},
+        "report eu": {"task": "shop.report", "schedule": 3600.0, "args": ("eu",)},
+        "report us": {"task": "shop.report", "schedule": 3600.0, "args": ("us",)},
     },
-    # Short, so that nobody waits long for those who died. In earnest leave them at 30 and 3.
-    singleton_lock_ttl=2,
-    singleton_slot_ttl=1.5,
+    singleton_lock_url=LOCK_URLS if len(LOCK_URLS) > 1 else LOCK_URLS[0],
+    # History, exactly-once effects and the outbox, in the database of the shop itself.
+    singleton_database_url=DATABASE_URL,
+    # Metrics and health; off unless somebody says where.
+    singleton_http=os.environ.get("SHOP_HTTP"),
+    singleton_lock_ttl=float(os.environ.get("SHOP_LOCK_TTL", "30")),
+    singleton_slot_ttl=float(os.environ.get("SHOP_SLOT_TTL", "3")),
     worker_prefetch_multiplier=1,
+    worker_send_task_events=True,
+    task_send_sent_event=True,
     broker_connection_retry_on_startup=True,
     worker_cancel_long_running_tasks_on_connection_loss=False,
     task_ignore_result=True,
 )
-
-
-@app.task(base=SingletonTask, bind=True, name="shop.count", overlap="allow")
-def count(self: Any) -> None:
-    """Counts the visitors, for a table with one row a second."""
-    database.note(self, "counted", self.current_run.slot.isoformat())
-
-
-@app.task(base=SingletonTask, bind=True, name="shop.export")
-def export(self: Any, day: str) -> None:
-    """Collects what is sold on a day until the day is over, and writes it down.
-
-    It writes with its fence. Somebody whose worker was stopped, and wakes up, cannot know how long
-    that was: what he writes must not replace what his successor has written.
-    """
-    database.note(self, "begins to export", day)
-    while not database.is_set(f"{day} is over"):
-        time.sleep(0.05)
-    is_written = database.write_export(day, self.current_run.fence)
-    database.note(self, "has exported" if is_written else "is refused with its late export of", day)
-
-
-@app.task(
-    base=SingletonTask, bind=True, name="shop.pay",
-    autoretry_for=(ConnectionError,), retry_backoff=1, max_retries=2,
-)  # fmt: skip
-def pay(self: Any, invoice: str) -> None:
-    """Needs a bank that answers. After three attempts somebody has to look at it."""
-    database.note(self, "tries to pay", invoice)
-    if not database.is_set("the bank is open"):
-        raise ConnectionError("the bank does not answer")
-    database.note(self, "has paid", invoice)

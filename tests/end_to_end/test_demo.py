@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from celery_singleton_lock.testing.servers.waiting import holds_within
-from example_project.database import Work
-from example_project.stage import Publication
-from example_project.tale import Tale, faults
+from example_project.demo.records import Work
+from example_project.demo.stage import Publication
+from example_project.demo.tale import Tale, faults
 
 psutil = pytest.importorskip("psutil")
 
@@ -100,12 +100,13 @@ def test_demo_keeps_its_promises_while_it_hurts_beats_workers_and_redis(tmp_path
         ]
     assert exports[-1][:2] == (stopped, "is refused with its late export of")
     assert "all 5 processes live on" in said
-    assert "a dead letter: shop.pay, ConnectionError: the bank does not answer" in said
+    assert "a dead letter: shop.notify_partner, ConnectionError: the partner does not answer" in said
     assert re.search(r"runs +(\d+) executed, duplicates 0, missed 0$", said, re.MULTILINE)
     assert f"{len(slots)} executed" in said
-    assert "1 paid in 4 attempts, 1 dead letter, 0 left" in said
+    assert "1 sent in 4 attempts, 1 dead letter, 0 left" in said
     assert said.rstrip().endswith("All as promised.")
-    assert len(said.splitlines()) <= 60
+    assert "20 placed, 20 e-mails sent" in said
+    assert len(said.splitlines()) <= 70
     assert "\033" not in said
     assert_nothing_is_left(tmp_path)
 
@@ -114,13 +115,14 @@ def test_demo_of_a_shop_that_breaks_its_promises_says_so_and_fails(tmp_path: Pat
     files, root = tmp_path / "files", tmp_path / "root"
     files.mkdir()
     shutil.copytree(ROOT / "example_project", root / "example_project")
-    shop = root / "example_project" / "app.py"
-    counts = '    database.note(self, "counted", self.current_run.slot.isoformat())\n'
-    assert counts in shop.read_text()
-    shop.write_text(shop.read_text().replace(counts, 2 * counts))
-    database = root / "example_project" / "database.py"
-    assert " WHERE fence < :fence" in database.read_text()
-    database.write_text(database.read_text().replace(" WHERE fence < :fence", ""))
+    tasks = root / "example_project" / "tasks.py"
+    text = tasks.read_text()
+    counts = "session.add(Tally(slot=run.slot.isoformat(), worker=_worker(self), orders=orders))\n"
+    assert counts in text
+    assert ", Export.fence < fence)" in text
+    tasks.write_text(
+        text.replace(counts, counts + 8 * " " + counts).replace(", Export.fence < fence)", ")")
+    )
     with started_demo(files, root) as demo:
         said, _ = demo.communicate(timeout=ENOUGH_S)
     assert demo.returncode == 1, said
@@ -156,18 +158,20 @@ GOOD = Tale(
     executed=SLOTS,
     calm_until=SLOTS[2],
     work=[
-        Work(1, "w1", "begins to export", "monday", "m", 1, 10),
-        Work(2, "w2", "begins to export", "monday", "m", 1, 20),
-        Work(3, "w2", "has exported", "monday", "m", 1, 20),
-        Work(4, "w2", "begins to export", "tuesday", "t", 1, 30),
-        Work(5, "w3", "begins to export", "tuesday", "t", 1, 40),
-        Work(6, "w3", "has exported", "tuesday", "t", 1, 40),
-        Work(7, "w2", "is refused with its late export of", "tuesday", "t", 1, 30),
-        Work(8, "w1", "has paid", "invoice 7", "i", 1, 50),
+        Work(SLOTS[0], "w1", "begins to export", "monday", "m", 1, 10),
+        Work(SLOTS[0], "w2", "begins to export", "monday", "m", 1, 20),
+        Work(SLOTS[0], "w2", "has exported", "monday", "m", 1, 20),
+        Work(SLOTS[0], "w2", "begins to export", "tuesday", "t", 1, 30),
+        Work(SLOTS[0], "w3", "begins to export", "tuesday", "t", 1, 40),
+        Work(SLOTS[0], "w3", "has exported", "tuesday", "t", 1, 40),
+        Work(SLOTS[0], "w2", "is refused with its late export of", "tuesday", "t", 1, 30),
+        Work(SLOTS[0], "w1", "has sent", "invoice 7", "i", 1, 50),
     ],
     stopped="w2",
     fence_written=40,
     letters=1,
+    orders=20,
+    emails=20,
 )
 
 
@@ -193,6 +197,7 @@ def without(index: int) -> list[Work]:
         (replace(GOOD, fence_written=30), "the late write replaced"),
         (replace(GOOD, work=without(7)), "not replayed once"),
         (replace(GOOD, letters_left=1), "not replayed once"),
+        (replace(GOOD, emails=19), "20 orders were placed, and 19 e-mails sent"),
     ],
 )  # fmt: skip
 def test_broken_promise_is_a_fault_of_the_demo(tale: Tale, fault: str) -> None:

@@ -6,7 +6,6 @@ import fcntl
 import os
 import random
 import socket
-import tempfile
 from collections import deque
 from functools import cache
 from pathlib import Path
@@ -45,7 +44,8 @@ def _is_ours(port: int) -> bool:
 
 @cache
 def _register(_process: int) -> int:
-    path = Path(tempfile.gettempdir()) / f"celery-singleton-lock-{os.getuid()}.ports"
+    # Not where TMPDIR says: whoever shares the ports of this machine must find the same file.
+    path = Path("/tmp") / f"celery-singleton-lock-{os.getuid()}.ports"
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 

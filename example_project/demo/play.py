@@ -1,51 +1,37 @@
-"""The worst half minute of a shop: beats and workers are killed and stopped, and Redis goes away.
-
-::
-
-    python -m example_project.demo
-
-It brings its own server. `app` is what you would write yourself. Here it is started, hurt and
-watched. At the end `tale` counts, from what its processes recorded.
-"""
+"""The story of the demo, chapter by chapter."""
 
 from __future__ import annotations
 
 import json
-import logging
-import os
-import signal
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final
 
-from celery_singleton_lock import SingletonError, dead_letters_of, open_schedule
-from celery_singleton_lock.testing.servers import RedisServer, ServerFailed, ServerMissing
+from celery_singleton_lock import dead_letters_of, open_schedule
+from celery_singleton_lock.testing.servers import RedisServer
+from example_project.app import app
+from example_project.tasks import notify_partner
 
-from . import database
-from .app import app
+from . import records
 from .crew import Crew
-from .database import Work
-from .stage import DemoFailed, Stage, cell, coloured
+from .records import Work
+from .stage import DemoFailed, Stage
 from .tale import (
     BEGINS,
     HAS_EXPORTED,
-    HAS_PAID,
+    HAS_SENT,
     INVOICE,
     MONDAY,
     SECOND,
     TOO_LATE,
     TUESDAY,
     Tale,
-    faults,
-    summary,
 )
 
 BEATS: Final = 2
 WORKERS: Final = 3
+ORDERS: Final = 20
 AWAY_S: Final = 3.0
 """How long Redis is away."""
 
@@ -60,6 +46,8 @@ class Play:
         self._schedule = open_schedule(app, by="demo")
         self._tale = Tale()
         self._left_in_hand: set[str] = set()
+        self.flower = ""
+        """Its address, once it was started."""
 
     def perform(self) -> Tale:
         self.both_beats_are_active()
@@ -68,6 +56,7 @@ class Play:
         self.a_worker_is_stopped()
         self.redis_goes_away()
         self.a_job_fails()
+        self.orders_are_placed()
         self._wait_for_calm()
         self._stage.look()
         self._stage.narrate("Counted, from what beats and workers recorded:")
@@ -83,6 +72,7 @@ class Play:
         for _ in range(WORKERS):
             self._crew.start_worker()
         self._stage.say(f"{', '.join(self._crew.living)} are started")
+        # self.flower = self._crew.start_flower()
         self._stage.wait_for("both beats", lambda: len(self._schedule.replicas()) == BEATS)
         self._wait_for_slots(5)
         self._wait_for_calm()
@@ -102,10 +92,12 @@ class Play:
         self._stage.warn(f"kill -9 {first.worker}")
         self._crew.kill(first.worker)
         self._left_in_hand.add(first.run)
-        killed_at = time.time()
+        killed_at = datetime.now(UTC)
         self._stage.say(f"{self._crew.start_worker()} is started in its place")
         second = self._wait_for_successor(first)
-        self._stage.say(f"that was {second.at - killed_at:.1f} s later, with a larger fence")
+        self._stage.say(
+            f"that was {(second.at - killed_at).total_seconds():.1f} s later, with a larger fence"
+        )
         self._end_export(MONDAY)
 
     def a_worker_is_stopped(self) -> None:
@@ -123,7 +115,7 @@ class Play:
             lambda: self._stage.done(TOO_LATE, TUESDAY) or self._stage.done(HAS_EXPORTED, TUESDAY)[1:],
         )
         self._tale.stopped = first.worker
-        self._tale.fence_written = database.fence_of_export(TUESDAY)
+        self._tale.fence_written = records.fence_of_export(TUESDAY)
 
     def redis_goes_away(self) -> None:
         self._stage.narrate(
@@ -146,19 +138,27 @@ class Play:
         self._stage.say(f"{late} slots were late, and are done; all {len(crew)} processes live on")
 
     def a_job_fails(self) -> None:
-        self._stage.narrate("6. A payment fails, backs off, fails for good, and is replayed.")
+        self._stage.narrate("6. An invoice is not taken, backs off, fails for good, and is replayed.")
         letters = dead_letters_of(app)
-        app.tasks["shop.pay"].delay(INVOICE)
+        notify_partner.delay(INVOICE)
         found = self._stage.wait_for("a dead letter", lambda: list(letters.list()))
         self._tale.letters = len(found)
         self._stage.warn(f"a dead letter: {found[0].task}, {found[0].exception}")
-        database.set_fact("the bank is open")
-        self._stage.say("the bank is open again, and the letter is replayed")
+        records.set_sign("the partner answers")
+        self._stage.say("the partner answers again, and the letter is replayed")
         for outcome in letters.replay(everything=True):
             if outcome.why_not:
                 raise DemoFailed(f"the letter was not replayed: {outcome.why_not}")
-        self._stage.wait_for("the payment", lambda: self._stage.done(HAS_PAID, INVOICE))
+        self._stage.wait_for("the invoice", lambda: self._stage.done(HAS_SENT, INVOICE))
         self._tale.letters_left = len(list(letters.list()))
+
+    def orders_are_placed(self) -> None:
+        self._stage.narrate("7. Orders are placed. Each commits with its e-mail, which is sent once.")
+        records.order(ORDERS)
+        self._stage.say(f"{ORDERS} orders are placed, and so many messages are in the outbox")
+        self._stage.wait_for("e-mails", lambda: records.orders_and_emails() == (ORDERS, ORDERS))
+        self._tale.orders, self._tale.emails = records.orders_and_emails()
+        self._stage.say(f"{self._tale.emails} e-mails are sent")
 
     # Exports
 
@@ -177,7 +177,7 @@ class Play:
         return second
 
     def _end_export(self, day: str) -> None:
-        database.set_fact(f"{day} is over")
+        records.set_sign(f"{day} is over")
         self._stage.wait_for("the export", lambda: self._stage.done(HAS_EXPORTED, day))
 
     # Slots
@@ -223,41 +223,3 @@ def _seconds(after: datetime, until: datetime) -> Iterator[datetime]:
     slot = after
     while (slot := slot + SECOND) <= until:
         yield slot
-
-
-def play() -> Tale:
-    # It is killed, not its host: what it wrote is there, and need not be waited for on a busy disk.
-    server = RedisServer(persistent=True, options={"appendfsync": "no"})
-    with tempfile.TemporaryDirectory(prefix="shop-") as place, server:
-        os.environ |= {"SHOP_REDIS": server.url, "SHOP_DATABASE": str(Path(place, "shop.sqlite"))}
-        app.conf.broker_url = server.url
-        database.create()
-        with Crew(Path(place)) as crew:
-            return Play(crew, Stage(crew), server).perform()
-
-
-def main() -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as Ctrl-C does
-    logging.getLogger("celery_singleton_lock").addHandler(logging.NullHandler())
-    print(
-        "A shop with 2 beats (b1, b2) and 3 workers (w1, w2, w3), on an embedded Valkey server.\n"
-        f"Each second is a slot. {cell('07', 'b1', 'w2')} is that of second 07: "
-        "published by b1, executed by w2.\n"
-        "ttls are short here: 2 s for a run, 1.5 s for a slot. By default they are 30 s and 3 s."
-    )
-    try:
-        tale = play()
-    except KeyboardInterrupt:
-        print("\ninterrupted; all that was started is ended")
-        return 130
-    except (DemoFailed, ServerFailed, ServerMissing, SingletonError) as error:
-        print(f"\nthe demo failed: {error}", file=sys.stderr)
-        return 1
-    print(f"{summary(tale)}\n")
-    wrong = list(faults(tale))
-    print("\n".join(coloured(f"WRONG: {fault}", 31) for fault in wrong) or "All as promised.")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

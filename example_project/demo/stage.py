@@ -10,9 +10,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final, NamedTuple, TypeVar
 
-from . import database
+from . import records
 from .crew import Crew
-from .database import Work
+from .records import Count, Work
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ RED: Final = 31
 COLOURS: Final = (36, 33, 35, 32, 34)
 INDENT: Final = " " * 3
 CELLS_A_ROW: Final = 7
-PUBLISHED: Final = re.compile(r"slot_published entry='count' slot=(\S+)\n")
+PUBLISHED: Final = re.compile(r"slot_published entry='tally' slot=(\S+)\n")
 
 
 class DemoFailed(Exception):
@@ -42,6 +42,8 @@ class Stage:
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
         self.published: list[Publication] = []
+        self.counted: list[Count] = []
+        """The executions of slots, more than one of a slot if it was repeated."""
         self.work: list[Work] = []
         self._told = 0
         self._slots_told: set[datetime] = set()
@@ -65,7 +67,7 @@ class Stage:
             time.sleep(0.03)
 
     def look(self) -> None:
-        self.work = database.journal()
+        self.work, self.counted = records.journal(), records.counts()
         self.published = [
             Publication(datetime.fromisoformat(slot), beat)
             for beat in self._crew.beats
@@ -73,18 +75,8 @@ class Stage:
         ]
         self._tell_slots()
         for each in self.work[self._told :]:
-            if each.what != "counted":
-                self.say(f"{self._name(each.worker)} {each.what} {self._about(each)}")
+            self.say(f"{self._name(each.worker)} {each.what} {self._about(each)}")
         self._told = len(self.work)
-
-    @property
-    def counted(self) -> list[tuple[datetime, str]]:
-        """The executions of slots: which, and by whom."""
-        return [
-            (datetime.fromisoformat(each.about), each.worker)
-            for each in self.work
-            if each.what == "counted"
-        ]
 
     def done(self, what: str, about: str) -> list[Work]:
         return [each for each in self.work if (each.what, each.about) == (what, about)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from .database import Work
+from .records import Work
 from .stage import Publication
 
 SECOND: Final = timedelta(seconds=1)
@@ -16,8 +16,8 @@ SECOND: Final = timedelta(seconds=1)
 BEGINS: Final = "begins to export"
 HAS_EXPORTED: Final = "has exported"
 TOO_LATE: Final = "is refused with its late export of"
-TRIES: Final = "tries to pay"
-HAS_PAID: Final = "has paid"
+TRIES: Final = "tries to send"
+HAS_SENT: Final = "has sent"
 MONDAY: Final = "monday"
 TUESDAY: Final = "tuesday"
 INVOICE: Final = "invoice 7"
@@ -38,6 +38,8 @@ class Tale:
     """That of the export which the stopped worker wanted to replace."""
     letters: int = 0
     letters_left: int = 0
+    orders: int = 0
+    emails: int = 0
 
     def done(self, what: str, about: str) -> list[Work]:
         return [each for each in self.work if (each.what, each.about) == (what, about)]
@@ -81,8 +83,9 @@ def summary(tale: Tale) -> str:
         f"runs      {len(tale.executed)} executed, duplicates {tale.duplicates}, "
         f"missed {len(tale.missed)}\n"
         f"exports   {exported} written, {begun - exported} taken over, {refused} late write refused\n"
-        f"payments  {len(tale.done(HAS_PAID, INVOICE))} paid in {tries} attempts, "
-        f"{tale.letters} dead letter, {tale.letters_left} left"
+        f"partner   {len(tale.done(HAS_SENT, INVOICE))} sent in {tries} attempts, "
+        f"{tale.letters} dead letter, {tale.letters_left} left\n"
+        f"orders    {tale.orders} placed, {tale.emails} e-mails sent"
     )
 
 
@@ -104,5 +107,7 @@ def faults(tale: Tale) -> Iterator[str]:
         yield f"it was not {tale.stopped} who was refused"
     if [tale.fence_written] != [each.fence for each in tale.done(BEGINS, TUESDAY)[-1:]]:
         yield "the late write replaced its successor's"
-    if len(tale.done(HAS_PAID, INVOICE)) != 1 or tale.letters != 1 or tale.letters_left:
-        yield "the payment was not replayed once"
+    if len(tale.done(HAS_SENT, INVOICE)) != 1 or tale.letters != 1 or tale.letters_left:
+        yield "the invoice was not replayed once"
+    if tale.orders != tale.emails:
+        yield f"{tale.orders} orders were placed, and {tale.emails} e-mails sent"

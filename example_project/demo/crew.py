@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from celery_singleton_lock.testing.servers.launch import Command, launch
+from celery_singleton_lock.testing.servers.ports import free_port
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 BEAT: Final = "beat --pidfile= -l INFO"
 WORKER: Final = "worker -n {name}@shop -c 1 --without-gossip --without-mingle -l INFO"
+FLOWER: Final = "singleton flower --address=127.0.0.1 --port={port}"
 
 
 class Crew:
@@ -24,7 +26,7 @@ class Crew:
     def __init__(self, place: Path) -> None:
         self._place = place
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._numbers = {"b": 0, "w": 0}
+        self._numbers = {"b": 0, "w": 0, "f": 0}
         self._killed: set[str] = set()
 
     def __enter__(self) -> Crew:
@@ -41,6 +43,12 @@ class Crew:
 
     def start_worker(self) -> str:
         return self._start("w", WORKER)
+
+    def start_flower(self) -> str:
+        """Returns its address."""
+        port = free_port()
+        self._start("f", FLOWER.format(port=port))
+        return f"http://127.0.0.1:{port}"
 
     def kill(self, name: str) -> None:
         """By SIGKILL, its pool too."""
