@@ -36,7 +36,7 @@ def message_of(run: str) -> dict[str, Any]:
         "content_type": "application/json",
         "content_encoding": "utf-8",
         "exchange": "",
-        "routing_key": "celery",
+        "routing_key": "work",
     }
 
 
