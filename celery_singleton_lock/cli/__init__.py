@@ -11,6 +11,7 @@ from .db import db
 from .dead_letters import dead_letters
 from .locks import locks, unlock
 from .outbox import outbox
+from .quorum import quorum
 from .scheduling import schedule
 
 
@@ -28,4 +29,5 @@ singleton.add_command(dead_letters)
 singleton.add_command(locks)
 singleton.add_command(outbox)
 singleton.add_command(unlock)
+singleton.add_command(quorum)
 singleton.add_command(schedule)

@@ -12,7 +12,12 @@ import pytest
 from celery_singleton_lock.cli import singleton
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {"db": "ledger.md", "dead-letters": "dead-letters.md", "outbox": "outbox.md"}
+PAGES = {
+    "db": "ledger.md",
+    "dead-letters": "dead-letters.md",
+    "outbox": "outbox.md",
+    "quorum": "redlock.md",
+}
 """Commands that have a page of their own."""
 
 

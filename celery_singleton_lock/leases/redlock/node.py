@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 MOST_OWED: Final = 1000
 LONGEST_REST: Final = 2.0
+FORGOT: Final = "it lost its memory, and is not repaired yet"
+BLANK: Final = "it is new, or lost all its memory, and is not repaired yet"
 
 
 @dataclass(slots=True)
@@ -64,7 +66,7 @@ class Node:
         is_in = token is not None and token.run_id == channel.run_id
         self.is_blank = token is None
         self.token, self.is_out = (token if is_in else None), not is_in
-        self.trouble = "" if is_in else "it lost its memory, and is not repaired yet"
+        self.trouble = "" if is_in else BLANK if token is None else FORGOT
         return self.token
 
     def take_idle(self, pid: int, patience: float) -> Channel | None:

@@ -40,7 +40,7 @@ from . import scripts
 from .assembly import Assembly
 from .books import Books
 from .conversation import Compose, Conversation
-from .facts import NodeFacts, facts_of
+from .facts import NodeFacts, facts_of_all
 from .incarnation import quorum_key
 from .node import Node
 from .nodes import Nodes
@@ -105,24 +105,7 @@ class RedlockLeaseStore(LeaseStore):
 
     def node_facts(self) -> list[NodeFacts]:
         """What each node says of itself. `facts.remarks_on` says what is wrong with it."""
-        channels = self._nodes.channels(range(len(self._nodes.all)), are_all_due=True)
-        facts = []
-        for node in self._nodes.all:
-            channel = channels.get(node.number)
-            try:
-                facts.append(facts_of(node, channel, self._nodes.newest_generation))
-            except (OSError, RedisError) as error:
-                node.failed(str(error))
-                facts.append(facts_of(node, None, ""))
-                if channel is not None:
-                    channel.close()
-            else:
-                if channel is not None:
-                    node.idle.append(channel)
-        self._nodes.expel_older()
-        if self._nodes.has_some_out:
-            self._infirmary.treat()
-        return facts
+        return facts_of_all(self._nodes)
 
     # Leases
 
