@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +13,7 @@ import pytest
 
 from celery_singleton_lock.testing.servers import RedisServer
 
-from .workers import Note, Workers, until
+from .workers import Note, Together, until
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -44,25 +42,6 @@ TASKS = """
 TTL_S = 2.0
 NOISE_S = 4.0
 """The machine may be busy: how much later than promised a test still believes it."""
-
-
-class Together(Workers):
-    """Replicas of beat beside the workers, of the same app."""
-
-    def start_beat(self) -> subprocess.Popen[bytes]:
-        number = len(self.processes)
-        with self.log_of(number).open("wb") as log:
-            command = "celery -A proj beat -S singleton -l INFO --pidfile="
-            process = subprocess.Popen(
-                [sys.executable, "-m", *command.split()],
-                cwd=self.place,
-                env=os.environ | self._environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self.processes.append(process)
-        return process
 
 
 @pytest.fixture

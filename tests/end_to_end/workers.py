@@ -163,6 +163,25 @@ class Workers:
             process.wait(10)
 
 
+class Together(Workers):
+    """Replicas of beat beside the workers, of the same app."""
+
+    def start_beat(self) -> subprocess.Popen[bytes]:
+        number = len(self.processes)
+        with self.log_of(number).open("wb") as log:
+            command = "celery -A proj beat -S singleton -l INFO --pidfile="
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command.split()],
+                cwd=self.place,
+                env=os.environ | self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+
 def until(fact: Callable[[], Any], within: float = 30.0) -> None:
     give_up_at = time.monotonic() + within
     while not fact():
