@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from celery_singleton_lock.leases.redlock.facts import remarks_on
 from celery_singleton_lock.leases.redlock.rounds import Step
 from celery_singleton_lock.leases.redlock.votes import HELD, TAKEN
 from celery_singleton_lock.testing.servers import RedisServer, TcpProxy
+from tests.support import start_or_skip
 from tests.unit import quorum_world as model
 
 LONG = timedelta(seconds=30)
@@ -46,6 +47,12 @@ def servers(count: int = 5, **options: Any) -> Iterator[list[RedisServer]]:
     finally:
         for server in started:
             server.stop()
+
+
+@contextmanager
+def servers_or_skip(*kind: Any, **options: Any) -> Iterator[list[RedisServer]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(start_or_skip(RedisServer(*kind, **options))) for _ in range(5)]
 
 
 @pytest.fixture
@@ -243,6 +250,43 @@ def test_rights_in_the_docs_are_enough(nodes: list[RedisServer]) -> None:
         nodes[0].connect().flushall()
         assert isinstance(ask(store, "b", "other"), Granted)
         until(lambda: all_take_part(store))
+
+
+# Nodes with TLS and passwords
+
+
+def test_nodes_with_tls_and_passwords_are_like_all_others() -> None:
+    password = "tr0ub4dor & 3"
+    with servers_or_skip("redis", tls=True, password=password) as nodes:
+        urls = [node.url for node in nodes]
+        assert all(url.startswith("rediss://:") for url in urls)
+        with closing(open_quorum(urls, timedelta(seconds=4))) as store:
+            lease = grant(store, "a")
+            # So many that an answer comes in several records of TLS.
+            requests = [LeaseRequest(f"batch:{number}", "a" * 200, LONG) for number in range(1000)]
+            answers = [each for each in store.acquire(requests) if isinstance(each, Granted)]
+            assert len(answers) == 1000
+            records = store.peek([request.key for request in requests])
+            assert {record.owner for record in records if record} == {"a" * 200}
+            assert store.release([Release(each.lease) for each in answers]) == [True] * 1000
+            nodes[0].kill()
+            assert store.renew([lease]) == [True]
+            nodes[0].restart(keep_data=False)
+            until(lambda: all_take_part(store))
+            assert kept_in(nodes[0], "singleton:k")["fence"] == str(lease.fence)
+        wrong = [url.replace("tr0ub4dor", "wrong") for url in urls]
+        with closing(open_quorum(wrong)) as store, pytest.raises(StoreUnavailable) as refused:
+            ask(store, "a")
+        assert "AuthenticationError" in str(refused.value)
+        assert "wrong" not in str(refused.value)
+        others = [url.partition("ssl_ca_certs")[2] for url in urls[1:] + urls[:1]]
+        distrusted = [
+            url.partition("ssl_ca_certs")[0] + "ssl_ca_certs" + other
+            for url, other in zip(urls, others, strict=True)
+        ]
+        with closing(open_quorum(distrusted)) as store, pytest.raises(StoreUnavailable) as refused:
+            ask(store, "a")
+        assert "CERTIFICATE_VERIFY_FAILED" in str(refused.value)
 
 
 # Nodes that are slow, or cut off

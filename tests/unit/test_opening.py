@@ -42,6 +42,8 @@ def test_store_opens_without_io_and_hides_its_password(url: str | list[str]) -> 
         ("localhost:6379", "must be one of"),
         ("amqp://localhost", "must be one of"),
         ("redis://localhost:port", "cannot be used"),
+        ("redis://localhost?no_such=1", "look at its parameters"),
+        ("sentinel://one/mymaster?no_such=1", "look at its parameters"),
         ("sentinel://one:26379", "/mymaster"),
         ("sentinel:///mymaster", "names no host"),
         ("redis+cluster://one:7000/3", "only database 0"),
@@ -52,6 +54,7 @@ def test_store_opens_without_io_and_hides_its_password(url: str | list[str]) -> 
         (["redis://one", "redis://two"], "three or more"),
         (["redis://one", "redis://two", "sqlite:////tmp/x.db"], "independent servers"),
         (["redis://one", "redis://two", "redis://three:port"], "cannot be used"),
+        (["redis://one", "redis://two", "redis://three?no_such=1"], "look at its parameters"),
     ],
 )
 def test_url_that_cannot_work_is_refused_with_what_to_do(url: str, hint: str) -> None:

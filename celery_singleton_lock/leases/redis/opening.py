@@ -96,7 +96,13 @@ def _pool(url: str, options: dict[str, Any]) -> ConnectionPool:
     if url.lower().startswith("unix:"):
         options = {key: value for key, value in options.items() if key != "socket_keepalive"}
     # Every thread of a busy worker may need one: no limit, as their number is the limit.
-    return ConnectionPool.from_url(_in_their_words(url), max_connections=2**31, **options)
+    return _tried(ConnectionPool.from_url(_in_their_words(url), max_connections=2**31, **options))
+
+
+def _tried(pool: ConnectionPool) -> ConnectionPool:
+    """A parameter that redis-py does not know is refused by its connections, and not before."""
+    pool.make_connection()
+    return pool
 
 
 def _open_sentinel(url: str, options: dict[str, Any], on_server: OnServer) -> Link:
@@ -121,7 +127,7 @@ def _open_sentinel(url: str, options: dict[str, Any], on_server: OnServer) -> Li
     if parts.scheme == "sentinels":
         options["ssl"] = True
     pool = SentinelConnectionPool(unquote(master), sentinels, max_connections=2**31, **options)
-    return PoolLink(pool, on_server)
+    return PoolLink(_tried(pool), on_server)
 
 
 def _open_cluster(url: str, options: dict[str, Any], on_server: OnServer) -> Link:
