@@ -8,6 +8,8 @@ have redis-server || missing="$missing redis-server"
 have mariadbd || have mysqld || missing="$missing mariadb-server"
 have prometheus && have promtool || missing="$missing prometheus"
 have rabbitmq-server || missing="$missing rabbitmq-server"
+# Not a server, but what looks at the pages of Flower.
+have chromium || missing="$missing chromium"
 # Not a server, but what makes a process believe that it is another time.
 ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || missing="$missing libfaketime"
 [ -n "$missing" ] || exit 0

@@ -9,6 +9,7 @@ import click
 
 from .db import db
 from .dead_letters import dead_letters
+from .flower import flower
 from .locks import locks, unlock
 from .outbox import outbox
 from .quorum import quorum
@@ -26,6 +27,7 @@ def singleton() -> None:
 
 singleton.add_command(db)
 singleton.add_command(dead_letters)
+singleton.add_command(flower)
 singleton.add_command(locks)
 singleton.add_command(outbox)
 singleton.add_command(unlock)

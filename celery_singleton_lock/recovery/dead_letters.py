@@ -215,6 +215,7 @@ def _of_event(letter: Letter) -> dict[str, Any]:
         "reason": letter.reason,
         "exception": letter.exception,
         "attempts": letter.attempts,
+        **({"entry": letter.entry, "slot": letter.slot} if letter.entry else {}),
     }
 
 

@@ -24,6 +24,7 @@ from celery.platforms import EX_FAILURE
 from celery.worker import state
 from celery.worker.request import Request
 
+from celery_singleton_lock.core import headers
 from celery_singleton_lock.core.clock import boottime
 from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.recovery import message_note
@@ -76,6 +77,14 @@ class SingletonRequest(Request):  # type: ignore[misc]
     @property
     def _news(self) -> News:
         return News(parts_of(self.app).listeners, self.task.name, self._context)
+
+    def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - its name in Celery
+        """With the entry and the slot, where beat has sent it: monitors could not know them."""
+        sent = self._request_dict
+        for name, header in (("entry", headers.ENTRY), ("slot", headers.SLOT)):
+            if header in sent:
+                fields[name] = sent[header]
+        super().send_event(type, **fields)
 
     # What the child says
 

@@ -69,6 +69,13 @@ class Gate:
         self.entered.release()
         assert self._open.wait(60)
 
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever went wrong: nobody waits here for ever."""
+        self.open()
+
     def wait_for_entry(self, within: float = 20) -> bool:
         return self.entered.acquire(timeout=within)
 

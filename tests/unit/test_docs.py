@@ -46,8 +46,9 @@ def server() -> Iterator[RedisServer]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_of_the_page_runs(page: Path, server: RedisServer, tmp_path: Path) -> None:
     program = python_of(page).replace(ADDRESS_IN_PAGES, server.url)
-    # Named after the page and in its lines, so that a traceback points there.
-    script = tmp_path / f"{page.stem.replace('-', '_')}.py"
+    # Named after the page and in its lines, so that a traceback points there; and not quite like it, so
+    # that no package is hidden.
+    script = tmp_path / f"{page.stem.replace('-', '_')}_page.py"
     script.write_text(program)
     is_test_module = "class Test" in program
     command = [sys.executable, *(["-m", "pytest", "-q"] if is_test_module else []), str(script)]

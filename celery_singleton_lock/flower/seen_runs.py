@@ -1,0 +1,158 @@
+"""Runs as Flower sees them in the events of workers, since it was started. For its event loop only."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, Final
+
+from celery_singleton_lock.worker.task import SingletonTask
+
+from .history import Bucket, Found, Query, RunSeen
+
+STATUS_OF: Final = {
+    "PENDING": "waiting",
+    "RECEIVED": "waiting",
+    "STARTED": "running",
+    "SUCCESS": "succeeded",
+    "FAILURE": "failed",
+    "RETRY": "retrying",
+    "REVOKED": "revoked",
+    "REJECTED": "failed",
+    "SKIPPED": "skipped",
+    "DEAD-LETTERED": "dead",
+    "LEASE-LOST": "lost",
+}
+_ENDED: Final = {"succeeded", "failed", "revoked", "skipped", "dead", "lost"}
+
+
+class SeenRuns:
+    """Flower keeps its tasks in no order of ours: they are put in order once for all who look, and not
+    so often that the event loop had nothing else to do."""
+
+    FRESH_FOR_S: Final = 0.5
+    REST_PER_WORK: Final = 20
+
+    def __init__(self, flower: Any) -> None:
+        self._events = flower.events
+        self._app = flower.capp
+        self._since = datetime.now(UTC)
+        self._good_until = 0.0
+        self._newest_first: list[Any] = []
+        self._of_entry: dict[str, list[Any]] = {}
+
+    def about(self) -> str:
+        oldest = self._newest_first[-1].timestamp if self._newest_first else None
+        since = min(self._since, _moment(oldest) or self._since)
+        return (
+            f"Runs are those that Flower saw itself, since {since:%Y-%m-%d %H:%M} UTC. Set "
+            "singleton_database_url for a history that outlives it."
+        )
+
+    async def latest(self, entries: Sequence[str], each: int) -> Mapping[str, Sequence[RunSeen]]:
+        self._look()
+        runs = {}
+        for entry in entries:
+            tasks = self._of_entry.get(entry, ())[:each]
+            runs[entry] = [as_run(task) for task in reversed(tasks)]
+        return runs
+
+    async def find(self, query: Query) -> Found:
+        self._look()
+        tasks = self._of_entry.get(query.entry, []) if query.entry else self._newest_first
+        fits = [task for task in tasks if _fits(task, query)]
+        part = islice(fits, query.offset, query.offset + query.limit)
+        return Found([as_run(task) for task in part], len(fits))
+
+    async def contention(self, since: datetime, until: datetime, buckets: int) -> Sequence[Bucket]:
+        self._look()
+        width = (until - since) / buckets
+        begins = [since + number * width for number in range(buckets)]
+        started, skipped = Counter[int](), defaultdict[int, Counter[str]](Counter)
+        for task in self._newest_first:
+            moment = datetime.fromtimestamp(_time_of(task), UTC)
+            if moment < since:
+                break
+            if moment <= until:
+                at = bisect_right(begins, moment) - 1
+                if task.state == "SKIPPED":
+                    skipped[at][str(getattr(task, "reason", "") or "overlap")] += 1
+                elif task.started:
+                    started[at] += 1
+        return [Bucket(begin, started[number], skipped[number]) for number, begin in enumerate(begins)]
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        if began < self._good_until:
+            return
+        ours = {name for name, task in self._app.tasks.items() if isinstance(task, SingletonTask)}
+        tasks = [
+            task
+            for task in self._events.state.tasks.data.values()
+            if task.name in ours or getattr(task, "entry", None)
+        ]
+        tasks.sort(key=_time_of, reverse=True)
+        of_entry: dict[str, list[Any]] = defaultdict(list)
+        for task in tasks:
+            if entry := getattr(task, "entry", None):
+                of_entry[entry].append(task)
+        self._newest_first, self._of_entry = tasks, dict(of_entry)
+        now = time.monotonic()
+        self._good_until = now + max(self.FRESH_FOR_S, self.REST_PER_WORK * (now - began))
+
+
+def as_run(task: Any) -> RunSeen:
+    """Of a task as Celery's event state has it."""
+    status = STATUS_OF.get(task.state, "waiting")
+    seen = _moment(task.timestamp or task.received) or datetime.fromtimestamp(0, UTC)
+    started, ended = _moment(task.started), None
+    if status in _ENDED:
+        ended = _moment(task.succeeded or task.failed or task.revoked or task.timestamp)
+        if started is not None and task.runtime is not None:
+            # As the worker measured it: clocks differ, and events wait to be sent.
+            ended = started + timedelta(seconds=task.runtime)
+    return RunSeen(
+        id=task.uuid,
+        task=task.name or "",
+        entry=getattr(task, "entry", None),
+        slot=_slot(getattr(task, "slot", None)),
+        status=status,
+        worker=task.worker.hostname if task.worker else None,
+        attempt=(task.retries or 0) + 1,
+        started=started,
+        ended=ended,
+        seen=seen,
+        error=task.exception if status in ("failed", "dead", "retrying") else None,
+        reason=getattr(task, "reason", None) if status == "skipped" else None,
+    )
+
+
+def _fits(task: Any, query: Query) -> bool:
+    if query.status and STATUS_OF.get(task.state, "waiting") != query.status:
+        return False
+    if query.since is not None and _time_of(task) < query.since.timestamp():
+        return False
+    if not query.search:
+        return True
+    worker = task.worker.hostname if task.worker else ""
+    texts = (task.uuid, task.name or "", getattr(task, "entry", None) or "", worker)
+    return any(query.search.lower() in text.lower() for text in texts)
+
+
+def _time_of(task: Any) -> float:
+    return float(task.started or task.received or task.timestamp or 0)
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _slot(text: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
