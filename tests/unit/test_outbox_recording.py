@@ -62,6 +62,8 @@ def exchange_of(app: Celery) -> Iterator[Callable[[str], Any]]:
     with app.connection_for_write() as connection:
         for queue in app.amqp.queues.values():
             queue(connection.default_channel).declare()
+            # The broker is one for all tests of this process.
+            queue(connection.default_channel).purge()
 
         def receive(queue: str) -> Any:
             return app.amqp.queues[queue](connection.default_channel).get(no_ack=True)
