@@ -9,6 +9,7 @@ import click
 
 from .db import db
 from .dead_letters import dead_letters
+from .doctor import doctor
 from .flower import flower
 from .locks import locks, unlock
 from .outbox import outbox
@@ -33,3 +34,4 @@ singleton.add_command(outbox)
 singleton.add_command(unlock)
 singleton.add_command(quorum)
 singleton.add_command(schedule)
+singleton.add_command(doctor)

@@ -104,7 +104,7 @@ class SingletonTask(Task):  # type: ignore[misc]
     def _warn_of_long_retries(self, app: Any) -> None:
         options = app.conf.broker_transport_options
         timeout = visibility_timeout(split_brokers(app.conf.broker_url), options).total_seconds()
-        longest = self._longest_backoff()
+        longest = self.longest_backoff()
         if timeout and longest > timeout:
             logger.warning(
                 "retry_outlives_visibility_timeout task=%s longest_s=%g visibility_timeout_s=%g: the "
@@ -113,7 +113,7 @@ class SingletonTask(Task):  # type: ignore[misc]
                 self.name, longest, timeout,
             )  # fmt: skip
 
-    def _longest_backoff(self) -> float:
+    def longest_backoff(self) -> float:
         if self.default_retry_delay is not None:
             return float(self.default_retry_delay)
         policy = self._retry_policy(None)

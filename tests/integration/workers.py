@@ -42,13 +42,16 @@ def define(app: Celery, **options: Any) -> Callable[[Callable[..., Any]], Task]:
 
 
 @contextmanager
-def working(app: Celery, *, pool: str = "threads", concurrency: int = 4) -> Iterator[None]:
+def working(
+    app: Celery, *, pool: str = "threads", concurrency: int = 4, **options: Any
+) -> Iterator[None]:
     # With a receiver, Celery leaves the logging of the whole process alone.
     setup_logging.connect(_leave_logging_alone)
     try:
         with start_worker(
-            app, pool=pool, concurrency=concurrency, perform_ping_check=False, shutdown_timeout=20
-        ):
+            app, pool=pool, concurrency=concurrency, perform_ping_check=False, shutdown_timeout=20,
+            **options,
+        ):  # fmt: skip
             yield
     finally:
         setup_logging.disconnect(_leave_logging_alone)

@@ -15,6 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
     "db": "ledger.md",
     "dead-letters": "dead-letters.md",
+    "doctor": "doctor.md",
     "outbox": "outbox.md",
     "quorum": "redlock.md",
 }

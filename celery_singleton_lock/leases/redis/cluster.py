@@ -20,6 +20,7 @@ from redis.exceptions import (
 )
 
 from .links import (
+    Client,
     OnServer,
     Part,
     PubSub,
@@ -145,6 +146,10 @@ class ClusterLink:
 
     def pubsub(self) -> PubSub:
         return self._cluster.pubsub(ignore_subscribe_messages=True)
+
+    def clients(self) -> list[Client]:
+        cluster = self._cluster
+        return [cluster.get_redis_connection(node) for node in cluster.get_primaries()]
 
     def close(self) -> None:
         connected, self._connected = self._connected, None

@@ -21,6 +21,7 @@ from .scripts import MOST_KEYS, Command, chunks, pack
 Connection = Any  # redis-py is mostly untyped.
 Reply = Any  # What the server answered; a `ResponseError` stands in its place and is not raised.
 PubSub = Any
+Client = Any
 Part = tuple[Sequence[int], Reply]
 """The places of some keys of a command, and the reply for these."""
 
@@ -49,6 +50,9 @@ class Link(Protocol):
         """The names of the keys that match, in pages."""
 
     def pubsub(self) -> PubSub: ...
+
+    def clients(self) -> list[Client]:
+        """One for each master, for a look at it."""
 
     def close(self) -> None: ...
 
@@ -123,6 +127,9 @@ class PoolLink:
 
     def pubsub(self) -> PubSub:
         return Redis(connection_pool=self._pool).pubsub(ignore_subscribe_messages=True)
+
+    def clients(self) -> list[Client]:
+        return [Redis(connection_pool=self._pool)]
 
     def close(self) -> None:
         self._pool.disconnect()

@@ -39,6 +39,7 @@ from celery_singleton_lock.leases.books import REMOVED_KEPT_FOR
 from celery_singleton_lock.leases.rules import microseconds
 
 from . import scripts
+from .facts import ServerState, state_of
 from .links import Link, OnServer, ServerFacts
 from .names import Names
 from .scripts import Command, Word
@@ -76,6 +77,13 @@ class RedisLeaseStore(LeaseStore):
 
     def close(self) -> None:
         self._link.close()
+
+    def server_states(self) -> list[ServerState]:
+        """What each master says of itself, for people. Raises `StoreUnavailable`."""
+        try:
+            return [state_of(client, self.name) for client in self._link.clients()]
+        except (RedisError, OSError) as error:
+            raise self._unavailable(error) from error
 
     # Calls
 
