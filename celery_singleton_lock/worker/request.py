@@ -280,8 +280,16 @@ class SingletonRequest(Request):  # type: ignore[misc]
         if self._is_cancelled or self.acknowledged:
             return  # what was cancelled is for another worker
         if self._is_free_to_go(self.acknowledge):
-            super().acknowledge()
+            if not self._is_acknowledged_with_others():
+                super().acknowledge()
             self._free()
+
+    def _is_acknowledged_with_others(self) -> bool:
+        together = getattr(self.task.singleton_consumer, "singleton_acknowledging", None)
+        if together is None or not together.takes(self.message):
+            return False
+        self.acknowledged = True
+        return True
 
     def reject(self, requeue: bool = False) -> None:
         if requeue:

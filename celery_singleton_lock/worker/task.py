@@ -31,6 +31,10 @@ from .unique import UniqueKey, signature_of
 logger = logging.getLogger(__name__)
 
 CELERYS_RETRY_DELAY_S: Final = 180.0
+_CONSUMER_STEPS: Final = (
+    "celery_singleton_lock.worker.poison:PoisonStep",
+    "celery_singleton_lock.worker.acknowledging:AcknowledgingStep",
+)
 _CELERYS_NAMES: Final = frozenset(vars(Task))
 
 
@@ -81,8 +85,8 @@ class SingletonTask(Task):  # type: ignore[misc]
         refuse_unknown_options(name, _written_names(cls), _CELERYS_NAMES.__contains__)
         cls.singleton_options = TaskOptions.read(name, {each: _option(cls, each) for each in OPTIONS})
         cls.singleton_unique = UniqueKey(name, _signature(cls), cls.singleton_options)
-        # By its name: who only calls tasks needs nothing of a worker.
-        app.steps["consumer"].add("celery_singleton_lock.worker.poison:PoisonStep")
+        # By their names: who only calls tasks needs nothing of a worker.
+        app.steps["consumer"].update(_CONSUMER_STEPS)
         observe(app)
         if cls.singleton_options.on_duplicate is not None:
             # Only here: for all others a call costs what it costs in Celery.

@@ -1,0 +1,126 @@
+"""Messages of finished runs are acknowledged together, on Redis: none late, none lost, none twice."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_singleton_lock import SingletonTask
+from celery_singleton_lock.testing.servers import RedisServer
+from celery_singleton_lock.worker import acknowledging
+from celery_singleton_lock.worker.request import COUNTS
+from tests.end_to_end.beats import until
+
+from .workers import define, new_app, outcome_of, queued, unacknowledged, working
+
+# Celery leaves its connections to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def app(server: RedisServer) -> Iterator[Celery]:
+    client: Any = server.connect()
+    client.flushall()
+    app = new_app(server)
+    app.conf.worker_prefetch_multiplier = 8
+    yield app
+    gc.collect()
+
+
+@pytest.fixture
+def waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a message waits until there are enough."""
+    monkeypatch.setattr(acknowledging, "LONGEST_S", 600.0)
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages were acknowledged at a time."""
+    sizes: list[int] = []
+    acknowledge = acknowledging._acknowledge
+
+    def counted(messages: list[Any]) -> None:
+        acknowledge(messages)
+        sizes.append(len(messages))
+
+    monkeypatch.setattr(acknowledging, "_acknowledge", counted)
+    return sizes
+
+
+def define_body(app: Celery) -> tuple[Any, list[int]]:
+    calls: list[int] = []
+
+    @define(app, base=SingletonTask, name="t", ignore_result=True)
+    def body(number: int) -> None:
+        calls.append(number)
+
+    return body, calls
+
+
+def drain(server: RedisServer, app: Celery, count: int) -> None:
+    body, calls = define_body(app)
+    for number in range(count):
+        body.delay(number)
+    with working(app, pool="solo", concurrency=1):
+        until(lambda: unacknowledged(server) == 0 == queued(server) and len(calls) == count)
+    assert sorted(calls) == list(range(count))
+
+
+def test_messages_are_acknowledged_together(
+    server: RedisServer, app: Celery, batches: list[int]
+) -> None:
+    drain(server, app, 70)
+    assert sum(batches) == 70
+    assert len(batches) <= 35
+
+
+def test_worker_that_may_have_one_message_only_acknowledges_each(
+    server: RedisServer, app: Celery, batches: list[int]
+) -> None:
+    app.conf.worker_prefetch_multiplier = 1
+    drain(server, app, 10)
+    assert batches == []
+
+
+@pytest.mark.usefixtures("waits_for_ever")
+def test_worker_that_stops_acknowledges_what_waits(server: RedisServer, app: Celery) -> None:
+    body, calls = define_body(app)
+    with working(app, pool="solo", concurrency=1):
+        run = body.delay(1).id
+        until(lambda: outcome_of(app, run) == "succeeded")
+        assert unacknowledged(server) == 1
+    assert unacknowledged(server) == 0 == queued(server)
+    assert calls == [1]
+
+
+@pytest.mark.usefixtures("waits_for_ever")
+def test_what_waits_when_the_broker_is_lost_is_told_to_be_done(
+    server: RedisServer, app: Celery
+) -> None:
+    body, calls = define_body(app)
+    before = COUNTS["copy"]
+    client: Any = server.connect()
+    with working(app, pool="solo", concurrency=1):
+        run = body.delay(1).id
+        until(lambda: outcome_of(app, run) == "succeeded")
+        assert unacknowledged(server) == 1
+        client.client_kill_filter(_type="normal", skipme=True)
+        until(lambda: COUNTS["copy"] > before, within=30)
+        for number in range(2, 20):  # enough for it to wait no more
+            body.delay(number)
+        until(lambda: queued(server) == 0 and len(calls) == 19)
+    assert unacknowledged(server) == 0 == queued(server)
+    assert sorted(calls) == list(range(1, 20))
