@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -283,8 +283,34 @@ class Reading:
     pages: tuple[Page, ...]
 
 
+class WrittenNote(Mapping[str, Any]):
+    """A note that was written as JSON before; read only if somebody looks into it."""
+
+    __slots__ = ("_read", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text: Final = text
+        self._read: Mapping[str, Any] | None = None
+
+    def _whole(self) -> Mapping[str, Any]:
+        if self._read is None:
+            self._read = decode_note(self.text)
+        return self._read
+
+    def __getitem__(self, name: str) -> Any:
+        return self._whole()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._whole())
+
+    def __len__(self) -> int:
+        return len(self._whole())
+
+
 def encode_note(note: Mapping[str, Any]) -> str:
     """The note as JSON; empty for an empty one."""
+    if isinstance(note, WrittenNote):
+        return note.text
     if not note:
         return ""
     try:

@@ -7,7 +7,6 @@ records are. Deadlines, lateness, spent leases and the news of lost memory are h
 from __future__ import annotations
 
 import logging
-import os
 import random
 import time
 from abc import ABC, abstractmethod
@@ -33,6 +32,7 @@ from celery_singleton_lock.core.models import (
     Release,
     check_name,
 )
+from celery_singleton_lock.core.naming import fresh_name
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class LeaseStore(ABC):
         if not requests:
             return []
         asked_at = self._clock()
-        verdicts = self._acquire(requests, os.urandom(8).hex())
+        verdicts = self._acquire(requests, fresh_name())
         answered_at = self._clock()
         answers: list[Answer] = []
         late = False

@@ -12,6 +12,7 @@ from celery.exceptions import Retry
 from celery_singleton_lock.core import headers
 from celery_singleton_lock.core.clock import boottime
 
+from .notes import notes_of
 from .options import TaskOptions
 from .parts import Parts
 from .run import Ask, Leases, Run, position_of, run_key
@@ -20,6 +21,8 @@ from .unique import UniqueKey
 OURS: Final = "singleton"
 """Where the parent process puts what it tells the child: among the properties of the request, which
 Celery passes on but, unlike a header, does not send again with a retry."""
+
+_NOT_AT_ALL: Final = timedelta(0)
 
 
 def seen_run(task: str, request: Any, leases: Leases | None = None, *, is_loose: bool = True) -> Run:
@@ -46,19 +49,7 @@ def ask_of(task: Any, request: Any, options: TaskOptions, unique: UniqueKey, par
     if options.overlap != "allow" or options.on_duplicate is not None:
         job = unique.of(request.args or (), request.kwargs or {})
     kept_since = told.get("kept_since")
-    note = {
-        "task": task.name,
-        "run": run,
-        "entry": custom.get(headers.ENTRY),
-        "slot": custom.get(headers.SLOT),
-        "worker": request.hostname,
-        "attempt": retries + 1,
-    }
-    if options.expect_within is not None:
-        # So that whoever looks at the lease can tell that it is overdue.
-        note["expect_within"] = options.expect_within.total_seconds()
-    if (message := told.get("message")) is not None:
-        note["message"] = message
+    note, about = notes_of(task.name, request, custom, told.get("message"), options)
     return Ask(
         run=run,
         owner=told.get("execution") or f"{run}:{time.time_ns():x}",
@@ -68,9 +59,10 @@ def ask_of(task: Any, request: Any, options: TaskOptions, unique: UniqueKey, par
         task_key=None if options.overlap == "allow" else f"task:{job}",
         call_key=None if options.on_duplicate is None else f"call:{job}",
         note=note,
+        about=about,
         overlap=options.overlap,
         was_started=retries > 0 or bool((request.delivery_info or {}).get("redelivered")),
-        waited=timedelta(seconds=boottime() - kept_since) if kept_since else timedelta(0),
+        waited=timedelta(seconds=boottime() - kept_since) if kept_since else _NOT_AT_ALL,
         lock_wait=options.lock_wait,
         max_deliveries=options.most_deliveries(parts.settings),
     )

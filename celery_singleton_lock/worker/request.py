@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import weakref
 from collections import Counter
@@ -27,6 +26,7 @@ from celery.worker.request import Request
 from celery_singleton_lock.core import headers
 from celery_singleton_lock.core.clock import boottime
 from celery_singleton_lock.core.errors import ConfigurationError
+from celery_singleton_lock.core.naming import fresh_name
 from celery_singleton_lock.recovery import message_note
 from celery_singleton_lock.recovery.letters import FAILED as LETTER_FAILED
 
@@ -63,7 +63,7 @@ class SingletonRequest(Request):  # type: ignore[misc]
         # then; without this it would end the worker. The broker delivers the message again.
         self._connection_errors = (*self._connection_errors, AttributeError)
         self._told: dict[str, Any] = {
-            "execution": f"{self.id}:{os.urandom(6).hex()}",
+            "execution": f"{self.id}:{fresh_name()}",
             "message": message_note.encode(message),
         }
         request = self._request_dict

@@ -50,6 +50,8 @@ class Ask:
     """None: overlap is allowed, so there is nothing to lock."""
     call_key: str | None = None
     note: Mapping[str, Any] = field(default_factory=dict)
+    """Of the run's record; those of the others have `about`."""
+    about: Mapping[str, Any] = field(default_factory=dict)
     overlap: Overlap = "skip"
     was_started: bool = False
     """It was, or may have been: then it is never skipped."""
@@ -61,16 +63,15 @@ class Ask:
         requests = [
             LeaseRequest(self.run_key, self.owner, self.ttl, position=self.position, note=self.note)
         ]
-        about = {"run": self.run, "task": self.note.get("task"), "worker": self.note.get("worker")}
-        if "expect_within" in self.note:
-            about["expect_within"] = self.note["expect_within"]
         if self.task_key is not None:
             requests.append(
-                LeaseRequest(self.task_key, self.owner, self.ttl, heir=self.run, note=about)
+                LeaseRequest(self.task_key, self.owner, self.ttl, heir=self.run, note=self.about)
             )
         if self.call_key is not None:
             # Its owner is the run, as it was in the client: the lease goes from hand to hand.
-            requests.append(LeaseRequest(self.call_key, self.run, self.ttl, heir=self.run, note=about))
+            requests.append(
+                LeaseRequest(self.call_key, self.run, self.ttl, heir=self.run, note=self.about)
+            )
         return requests
 
 

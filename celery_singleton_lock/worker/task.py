@@ -138,10 +138,9 @@ class SingletonTask(Task):  # type: ignore[misc]
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Get the leases. One that overrides this should call it."""
         super().before_start(task_id, args, kwargs)
-        self._begin()
+        self._begin(self.request)
 
-    def _begin(self) -> Attempt:
-        request = self.request
+    def _begin(self, request: Any) -> Attempt:
         known: Attempt | None = getattr(request, "singleton_attempt", None)
         if known is not None:
             return known
@@ -165,7 +164,7 @@ class SingletonTask(Task):  # type: ignore[misc]
         if request.called_directly:
             return super().__call__(*args, **kwargs)
         # Here too, for a task whose own before_start does not call ours.
-        attempt = self._begin()
+        attempt = self._begin(request)
         if attempt.has_called_body:
             # The body calls its own task.
             return super().__call__(*args, **kwargs)

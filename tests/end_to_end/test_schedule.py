@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -155,7 +156,7 @@ def test_run_of_a_dead_worker_is_published_again_as_it_was(
     with Connection(broker.url) as connection:
         queue = Queue("work", channel=connection.channel())
         message = queue.get(no_ack=True)
-        note = message_note.encode(message)
+        note = json.loads(message_note.encode(message) or "")
         store = open_store(lock_url, prefix="schedule-test")
         ttl = timedelta(seconds=2)
         [answer] = store.acquire([LeaseRequest("run:t-1", "dead", ttl, note={"message": note})])

@@ -42,7 +42,7 @@ def test_message_comes_back_to_its_queue_as_it_was(
         sent = taken(channel, "special")
         note = message_note.encode(sent)
         assert note is not None
-        message_note.republish(app.amqp.Producer(connection), json.loads(json.dumps(note)))
+        message_note.republish(app.amqp.Producer(connection), json.loads(note))
         again = taken(channel, "special")
     assert bytes(again.body if isinstance(again.body, bytes) else again.body.encode()) == bytes(
         sent.body if isinstance(sent.body, bytes) else sent.body.encode()
