@@ -41,7 +41,8 @@ def apply_unique(
     if isinstance(lease, Held):
         if lease.by != run and task.singleton_options.on_duplicate == "raise":
             raise DuplicateRun(task.name, lease.by)
-        if lease.by != run and lease.remaining > parts.settings.slot_ttl:
+        is_published = lease.remaining > parts.settings.slot_ttl or parts.confirming.has(lease.by)
+        if lease.by != run and is_published:
             return task.AsyncResult(lease.by)
         # Whoever called first may have died before it published: a copy with the same id is executed
         # once.
@@ -80,12 +81,9 @@ def _keep_until_started(lease: Lease | None, expires: Any, parts: Parts) -> None
     if lease is None:
         return
     # Renewed and not parked: a worker may have adopted it already, under the same name and fence, and
-    # may even be done with it.
+    # may even be done with it. Soon and not now: the caller has waited for the store once.
     lease.ttl = max(parts.settings.slot_ttl, min(QUEUED_FOR, _until(expires)))
-    try:
-        parts.store.renew([lease])
-    except StoreUnavailable as error:
-        logger.warning("call_not_kept key=%r reason=%s", lease.key, error.reason)
+    parts.confirming.soon(lease)
 
 
 def _until(expires: Any) -> timedelta:

@@ -7,9 +7,7 @@ deadlines, and never does I/O. A single thread that waits for a server cannot te
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +16,8 @@ from celery_singleton_lock.core.clock import Clock, boottime
 from celery_singleton_lock.core.errors import LeaseLost, LeaseReleased, StoreUnavailable
 from celery_singleton_lock.core.models import Granted, Lease, LeaseRequest
 from celery_singleton_lock.leases import LeaseStore
+
+from .forks import begin_in_children
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class KeepAlive:
         self._clock = clock
         self._begin()
         store.on_memory_loss(self._renew_all_soon)
-        _survive_forks(self)
+        begin_in_children(self._begin)
 
     def _begin(self) -> None:
         self._changed = threading.Condition()
@@ -300,22 +300,3 @@ def _call(receiver: OnLost, loss: LeaseLost) -> None:
 
 def _reclaiming(lease: Lease) -> LeaseRequest:
     return LeaseRequest(lease.key, lease.owner, lease.ttl, note=lease.note, reclaim=lease.fence)
-
-
-_kept: weakref.WeakSet[KeepAlive] = weakref.WeakSet()
-_is_registered = False
-
-
-def _survive_forks(keep_alive: KeepAlive) -> None:
-    global _is_registered
-    _kept.add(keep_alive)
-    if not _is_registered and hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_begin_anew)
-        _is_registered = True
-
-
-def _begin_anew() -> None:
-    # The parent's threads are not in the child, its leases are not the child's, and its condition
-    # may have been held by a thread that is no more.
-    for keep_alive in tuple(_kept):
-        keep_alive._begin()

@@ -13,6 +13,7 @@ from celery_singleton_lock.observability.listening import listeners_of
 from celery_singleton_lock.observability.measuring import open_measured_store
 from celery_singleton_lock.settings import Settings
 
+from .confirming import Confirming
 from .keep_alive import KeepAlive
 
 App = Any  # Celery ships no types.
@@ -26,6 +27,7 @@ class Parts:
         self.listeners: Final = listeners
         self.store: Final[LeaseStore] = open_measured_store(settings)
         self.keep_alive: Final = KeepAlive(self.store)
+        self.confirming: Final = Confirming(self.store)
 
     @property
     def lock_ttl(self) -> timedelta:

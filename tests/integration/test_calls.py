@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,12 +18,14 @@ from celery_singleton_lock import (
     ConfigurationError,
     DuplicateRun,
     LeaseRequest,
+    Record,
     RecordState,
     SingletonTask,
     Skipped,
     current_run,
 )
 from celery_singleton_lock.testing.servers import RedisServer
+from celery_singleton_lock.worker.confirming import Confirming
 from celery_singleton_lock.worker.parts import parts_of
 from tests.end_to_end.beats import until
 
@@ -83,6 +87,58 @@ def test_equal_call_is_refused_where_asked_to(app: Celery) -> None:
     with pytest.raises(DuplicateRun) as refused:
         body.delay()
     assert (refused.value.task, refused.value.run) == ("t", first.id)
+
+
+def calls_of_scripts(server: RedisServer) -> int:
+    client: Any = server.connect()
+    stats = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
+
+
+def test_caller_waits_for_the_store_once(app: Celery, server: RedisServer) -> None:
+    @define(app, base=SingletonTask, name="t", on_duplicate="join")
+    def body(number: int) -> None: ...
+
+    body.delay(-1)
+    before = calls_of_scripts(server)
+    keys = [f"call:{body.singleton_unique.of((number,), {})}" for number in range(50)]
+    for number in range(50):
+        body.delay(number)
+    until(lambda: all(each.remaining > timedelta(minutes=59) for each in records_of(app, keys)))
+    assert calls_of_scripts(server) - before < 75, "those that are published are told of together"
+
+
+def records_of(app: Celery, keys: list[str]) -> list[Record]:
+    return [record for record in parts_of(app).store.peek(keys) if record is not None]
+
+
+def test_equal_call_of_the_same_process_joins_what_is_not_confirmed_yet(
+    app: Celery, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Confirming, "WITHIN", 600.0)
+
+    @define(app, base=SingletonTask, name="t", on_duplicate="join")
+    def body() -> None: ...
+
+    assert body.delay().id == body.delay().id
+    assert queued(server) == 1
+
+
+ONE_CALL = """
+import sys
+from celery import Celery
+from celery_singleton_lock import SingletonTask
+app = Celery("tasks", broker=sys.argv[1])
+@app.task(base=SingletonTask, name="t", on_duplicate="join", unique_on=())
+def body(): ...
+body.delay()
+"""
+
+
+def test_call_of_a_process_that_ends_at_once_is_kept(app: Celery, server: RedisServer) -> None:
+    subprocess.run([sys.executable, "-c", ONE_CALL, server.url], check=True, timeout=60)
+    [record] = records_of(app, ["call:t"])
+    assert record.remaining > timedelta(minutes=59)
 
 
 def test_call_that_is_not_published_keeps_nobody_out(app: Celery) -> None:
