@@ -14,7 +14,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak soak-quorum mutants lint format bench docs package clean servers
+.PHONY: help demo test soak soak-quorum soak-outbox mutants lint format bench docs package clean servers
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -52,6 +52,9 @@ mutants: $(VENV)/.installed-test servers ## The product is broken on purpose, in
 
 soak-quorum: $(VENV)/.installed-test ## Millions of schedules of the quorum, from a new seed each time
 	@$(BIN)/python -m tests.soak_quorum
+
+soak-outbox: $(VENV)/.installed-test servers ## Ten thousand rows while relays are killed at every step, on each database
+	@$(BIN)/python -m tests.soak_outbox
 
 servers: ## Install RabbitMQ, MariaDB and Redis where that is allowed; tests say what is missing
 	@sh tests/install-servers.sh

@@ -22,9 +22,11 @@ from celery_singleton_lock.settings import Settings
 class Shop:
     """An application with one task, `shop.add`, an outbox and a queue of its own."""
 
-    def __init__(self, database_url: str, broker_url: str, **config: Any) -> None:
+    def __init__(
+        self, database_url: str, broker_url: str, *, prefix: str | None = None, **config: Any
+    ) -> None:
         self.queue = f"q{uuid.uuid4().hex}"
-        self.prefix = f"p{uuid.uuid4().hex}"
+        self.prefix = prefix or f"p{uuid.uuid4().hex}"
         self.broker_url = broker_url
         self.app = Celery("shop", broker=broker_url, set_as_current=False)
         self.app.conf.update(
