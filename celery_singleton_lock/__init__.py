@@ -35,8 +35,10 @@ from celery_singleton_lock.leases import LeaseStore, open_store
 if TYPE_CHECKING:
     from celery_singleton_lock.beat.once import once
     from celery_singleton_lock.beat.scheduler import SingletonScheduler, SingletonSchedulerMixin
+    from celery_singleton_lock.beat.sharding import sharded
     from celery_singleton_lock.recovery.dead_letters import DeadLetters, dead_letters_of
     from celery_singleton_lock.recovery.letters import Letter
+    from celery_singleton_lock.streams import ChangeStream
     from celery_singleton_lock.worker.run import Run, Skipped
     from celery_singleton_lock.worker.task import SingletonTask, current_run
 
@@ -45,6 +47,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "FINISHED",
     "BrokerUnavailable",
+    "ChangeStream",
     "ConfigurationError",
     "DeadLetters",
     "Done",
@@ -79,12 +82,15 @@ __all__ = [
     "once",
     "open_schedule",
     "open_store",
+    "sharded",
     "singleton_lock",
 ]
 
 
 # What not every process needs, and what brings more of Celery along.
 _LATE: Final = {
+    "ChangeStream": "celery_singleton_lock.streams",
+    "sharded": "celery_singleton_lock.beat.sharding",
     "DeadLetters": "celery_singleton_lock.recovery.dead_letters",
     "Letter": "celery_singleton_lock.recovery.letters",
     "SingletonSchedulerMixin": "celery_singleton_lock.beat.scheduler",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from celery_singleton_lock.ledger.outbox_tables import OutboxLaneRow, OutboxRow
+from celery_singleton_lock.ledger.tables import add_tables_to
 from celery_singleton_lock.recovery.outbox.relay import Relay
 from celery_singleton_lock.recovery.outbox.sending import send
 
@@ -23,7 +24,4 @@ __all__ = ["OutboxLaneRow", "OutboxRow", "Relay", "add_tables", "send"]
 def add_tables(metadata: sa.MetaData) -> None:
     """Make the tables of the outbox part of your own metadata, so that ``create_all`` makes them and
     Alembic's autogenerate writes their migrations, now and when a later version changes them."""
-    for row in (OutboxRow, OutboxLaneRow):
-        table = row.metadata.tables[row.__tablename__]
-        if table.name not in metadata.tables:
-            table.to_metadata(metadata)
+    add_tables_to(metadata, OutboxRow, OutboxLaneRow)

@@ -15,6 +15,7 @@ from .locks import locks, unlock
 from .outbox import outbox
 from .quorum import quorum
 from .scheduling import schedule
+from .streams import streams
 
 
 @click.group()
@@ -31,6 +32,7 @@ singleton.add_command(dead_letters)
 singleton.add_command(flower)
 singleton.add_command(locks)
 singleton.add_command(outbox)
+singleton.add_command(streams)
 singleton.add_command(unlock)
 singleton.add_command(quorum)
 singleton.add_command(schedule)

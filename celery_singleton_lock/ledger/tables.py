@@ -39,6 +39,14 @@ class Base(DeclarativeBase):
     metadata = metadata
 
 
+def add_tables_to(theirs: sa.MetaData, *rows: type[Base]) -> None:
+    """Make the tables of these part of the metadata of an application, unless they are."""
+    for row in rows:
+        table = metadata.tables[row.__tablename__]
+        if table.name not in theirs.tables:
+            table.to_metadata(theirs)
+
+
 class LedgerRow(Base):
     """One row: which ledger this is. A session that finds the same name is on the same database."""
 

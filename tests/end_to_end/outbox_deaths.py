@@ -63,7 +63,7 @@ def relay_and_die(batch: int, deaths: int) -> None:
     app = make_app()
     for number in range(deaths):
         if os.fork() == 0:
-            relay_until(app, STEPS[number % len(STEPS)], 1 + number // len(STEPS))
+            relay_until(app, STEPS[number % len(STEPS)], 1 + number // len(STEPS) % 2)
         _, status = os.wait()
         assert os.WTERMSIG(status) == signal.SIGKILL, status
     relay = Relay(app)

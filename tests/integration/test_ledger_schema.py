@@ -224,7 +224,7 @@ def _fill(ledger: Ledger, name: str) -> int:
             row = {
                 column.name: _value(column, number)
                 for column in table.columns
-                if not (column.primary_key and isinstance(column.type, sa.Integer))
+                if column is not table.autoincrement_column
             }
             connection.execute(table.insert(), row)
         return 3

@@ -18,6 +18,7 @@ PAGES = {
     "doctor": "doctor.md",
     "outbox": "outbox.md",
     "quorum": "redlock.md",
+    "streams": "change-streams.md",
 }
 """Commands that have a page of their own."""
 
