@@ -69,7 +69,7 @@ format: $(VENV)/.installed-lint ## Put the code into shape
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(VENV)/.installed-demo ## Ratios to what others do, measured side by side
+bench: $(VENV)/.installed-test ## Ratios to what others do, measured side by side
 	@$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.installed-docs ## The documentation, into docs/_build/html
