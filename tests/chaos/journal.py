@@ -49,7 +49,9 @@ class Journal:
         os.write(self._descriptor, line.encode())
 
     def read(self) -> Iterator[Event]:
-        for number, text in enumerate(self.path.read_text().splitlines()):
+        # One may be about to be written: it has no end yet.
+        whole, _, _ = self.path.read_text().rpartition("\n")
+        for number, text in enumerate(whole.splitlines()):
             facts = json.loads(text)
             yield Event(number, facts.pop("at"), facts.pop("what"), facts)
 
