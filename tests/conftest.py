@@ -82,3 +82,11 @@ def mariadb() -> Iterator[MariaDBServer]:
 def rabbitmq() -> Iterator[RabbitMQServer]:
     with running(RabbitMQServer()) as server:
         yield server
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--whole-matrix",
+        action="store_true",
+        help="end to end on every broker, kind of lock and pool, not only on each pair of them",
+    )

@@ -16,6 +16,7 @@ from .trial import Trial, run_trial
 from .world import new_place
 
 TRIAL_S = 60.0
+MOST_TOLD = 10
 
 
 def main() -> int:
@@ -47,7 +48,7 @@ def _tell(trial: Trial, place: Path, reports: Path) -> None:
     if not trial.violations:
         shutil.rmtree(place, ignore_errors=True)
         return
-    for violation in trial.violations:
+    for violation in trial.violations[:MOST_TOLD]:
         print(f"  VIOLATION {violation}", flush=True)
     again = f"make soak STORE={trial.store} BROKER={trial.broker} SEED={trial.seed} MINUTES=0"
     print(f"  report: {report}\n  journal and logs: {place}\n  again: {again}", flush=True)

@@ -22,7 +22,7 @@ from celery_singleton_lock.testing.servers.launch import Command, launch
 from celery_singleton_lock.testing.servers.process_tree import descendants
 
 from .faults import BEATS, WORKERS, Fault, StoreKind
-from .journal import Journal
+from .journal import Journal, uptime
 from .monitors import BrokerMonitor, Monitor, StoreMonitor
 from .stores import Links, Undo, faketime_library, hurt_server, make_store, wait_until
 
@@ -98,6 +98,7 @@ class World:
     ) -> None:
         self.place = place
         self.journal = Journal(place / "journal.jsonl")
+        self._store_kind = store
         self.store = make_store(store)
         self.broker: RedisServer | RabbitMQServer = (
             RedisServer(persistent=True) if broker == "redis" else RabbitMQServer()
@@ -163,7 +164,8 @@ class World:
             **self._environment,
         }
         library = faketime_library()
-        if name == BEATS[-1] and library is not None:
+        # SQLite has no clock but that of the process that opens it.
+        if name == BEATS[-1] and library is not None and self._store_kind != "sqlite":
             environment |= {"LD_PRELOAD": str(library), "FAKETIME": WRONG_CLOCK}
         command = BEAT if is_beat else WORKER.format(name=name, pool=self._pool)
         return Replica(name, command, environment, self.place)
@@ -196,7 +198,12 @@ class World:
             raise RuntimeError(f"the world did not come up within {within:g} s\n{logs}")
 
     def _is_up(self) -> bool:
-        return self._count("ready") >= len(WORKERS) and self._count("start") > 0
+        if self._count("ready") < len(WORKERS) or not self._count("start"):
+            return False
+        # RabbitMQ forgets a new queue, and what it confirmed to have in it, if it is killed within two
+        # seconds: the queue of the letters is made by the first one.
+        failed = [event.at for event in self.journal.read() if event.facts.get("outcome") == "failed"]
+        return isinstance(self.broker, RedisServer) or bool(failed and failed[0] < uptime() - 3)
 
     def _count(self, what: str) -> int:
         return sum(event.what == what for event in self.journal.read())
@@ -261,6 +268,9 @@ class World:
             case "behead":
                 replica.behead()
             case "kill-child":
+                # Celery gives up a worker whose first children die before they are ready.
+                if not self._has_been_ready(replica.process.pid):
+                    return None
                 replica.kill_child()
                 return lambda: None
             case "stop":
@@ -268,6 +278,10 @@ class World:
                 return lambda: replica.signal(signal.SIGCONT)
         self.journal.write("replica", name=replica.name, state=fault.what)
         return lambda: self._start_replica(replica.name)
+
+    def _has_been_ready(self, worker: int) -> bool:
+        ready = [event for event in self.journal.read() if event.what == "ready"]
+        return any(event.pid == worker and event.at < uptime() - 2 for event in ready)
 
     def _look_for_exits(self) -> None:
         for replica in self.replicas.values():
