@@ -25,6 +25,7 @@ from .calls import apply_unique
 from .options import OPTIONS, TaskOptions, refuse_unknown_options
 from .outcomes import KeptAside
 from .parts import parts_of
+from .retry_producer import confirming
 from .run import Run
 from .unique import UniqueKey, signature_of
 
@@ -267,8 +268,12 @@ class SingletonTask(Task):  # type: ignore[misc]
             fixed = self.default_retry_delay
             countdown = self._backoff(max_retries) if fixed is None else fixed
         try:
-            super().retry(args, kwargs, exc, True, eta, countdown, max_retries, **options)
+            with confirming(self.app, is_eager=request.is_eager) as confirmed:
+                options = {**confirmed, **options}
+                super().retry(args, kwargs, exc, True, eta, countdown, max_retries, **options)
         except Retry as retrying:
+            if retrying.sig is not None:
+                retrying.sig.options.pop("producer", None)  # it goes no further
             if attempt is not None:
                 attempt.publishes_retry(retrying)
             if throw:

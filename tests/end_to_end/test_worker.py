@@ -430,3 +430,45 @@ def assert_takes_two(workers: Workers, run: str) -> None:
     assert second.fence > first.fence
     assert second.run == first.run
     assert len(workers.noted("end", run)) == 1
+
+
+def test_retry_that_the_broker_does_not_confirm_is_not_taken_for_published(
+    rabbitmq: Any, start_workers: StartWorkers
+) -> None:
+    world = start_workers(rabbitmq.url, RETRY_INTO_A_FULL_QUEUE)
+    app = world.client()
+    full = app.amqp.queues[f"{world.queue}-full"]
+    with app.connection_for_write() as connection, connection.channel() as channel:
+        bound = full.bind(channel)
+        bound.declare()
+        channel.basic_publish(
+            channel.prepare_message(b"in the way", content_encoding="binary"), "", full.name
+        )
+        world.start("prefork", 1, "-Q", world.queue)
+        run = world.call("retried")
+        until(lambda: "reason='not published'" in world.log_of(0).read_text())
+        assert world.outcome(run) is None
+        bound.purge()
+        found: list[Any] = []
+
+        def is_there() -> bool:
+            found.extend(filter(None, [bound.get()]))
+            return bool(found)
+
+        until(is_there)
+        assert found[0].headers["id"] == run
+        assert found[0].headers["retries"] == 1
+        bound.delete()
+
+
+RETRY_INTO_A_FULL_QUEUE = """
+    from kombu import Queue
+    full = os.environ["QUEUE"] + "-full"
+    limits = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    app.conf.task_queues = [Queue(os.environ["QUEUE"]), Queue(full, queue_arguments=limits)]
+
+    @app.task(base=SingletonTask, bind=True)
+    def retried(self):
+        note("start")
+        raise self.retry(queue=full, countdown=0.1)
+"""
