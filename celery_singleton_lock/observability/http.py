@@ -45,14 +45,16 @@ class StatusServer:
         self._server: _Server | None = None
         self._stopping = threading.Event()
         self._bound = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="singleton-http", daemon=True)
 
     def start(self) -> None:
-        threading.Thread(target=self._serve, name="singleton-http", daemon=True).start()
+        self._thread.start()
 
     def stop(self) -> None:
+        """Return when the address is free; at most after `PATIENCE_S`."""
         self._stopping.set()
-        if self._server is not None:
-            self._server.shutdown()
+        if self._thread.is_alive():
+            self._thread.join(PATIENCE_S)
 
     @property
     def port(self) -> int | None:
@@ -70,8 +72,9 @@ class StatusServer:
         self._bound.set()
         logger.info("http_serving host=%s port=%d", self._host, self.port)
         with server:
-            if not self._stopping.is_set():
-                server.serve_forever(poll_interval=0.2)
+            # Not serve_forever: to end that before it has begun would wait for ever.
+            while not self._stopping.is_set():
+                server.handle_request()
 
     def _bind(self) -> _Server | None:
         is_told = False
@@ -95,6 +98,8 @@ class _Server(ThreadingHTTPServer):
     # Not while somebody else listens; but at once after a restart.
     allow_reuse_address = True
     request_queue_size = 16
+    # How long `handle_request` waits for one.
+    timeout = 0.2
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
         if ":" in host:

@@ -7,7 +7,7 @@ error that names the setting and says what to do; no error and no repr contains 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import partial
@@ -15,7 +15,18 @@ from types import ModuleType
 from typing import Any, Final, Literal, NamedTuple
 
 from celery_singleton_lock.core.errors import ConfigurationError
+from celery_singleton_lock.core.redaction import HIDDEN
 
+from .alerts import (
+    ALERTS,
+    BY_DEFAULT,
+    read_addresses,
+    read_alerts,
+    read_mail_address,
+    read_secret,
+    read_smtp_url,
+    read_webhook,
+)
 from .broker import lock_url_of_broker, split_brokers, visibility_timeout
 from .urls import read_database_url, read_lock_url
 from .values import one_of, read_address, read_count, read_duration, read_name, refuse, shown
@@ -36,10 +47,16 @@ class Description(NamedTuple):
 
 
 def _about(
-    read: Callable[[str, object], object], kind: str, doc: str, default: str = ""
+    read: Callable[[str, object], object],
+    kind: str,
+    doc: str,
+    default: str = "",
+    *,
+    is_secret: bool = False,
 ) -> dict[str, Any]:
-    """`default` says what the default is, where it is not a plain value."""
-    return {"read": read, "kind": kind, "doc": doc, "default": default}
+    """`default` says what the default is, where it is not a plain value. Of a secret nothing is shown,
+    not even as much as of a URL with a password."""
+    return {"read": read, "kind": kind, "doc": doc, "default": default, "is_secret": is_secret}
 
 
 _seconds: Final = partial(_about, read_duration, "seconds, or a timedelta")
@@ -124,6 +141,27 @@ class Settings:
     log_repeats: int = field(default=100, metadata=_about(
         read_count, "whole number", "At most so many log lines of one event a minute.",
     ))  # fmt: skip
+    alert_on: tuple[str, ...] = field(default=BY_DEFAULT, metadata=_about(
+        read_alerts, "list of names", f"What people are told of: any of {', '.join(ALERTS)}.",
+    ))  # fmt: skip
+    alert_webhook: str | None = field(default=None, metadata=_about(
+        read_webhook, "URL, or env:NAME", "Where alerts are posted as JSON.", is_secret=True,
+    ))  # fmt: skip
+    alert_format: Literal["plain", "slack", "pagerduty"] = field(default="plain", metadata=_about(
+        one_of("plain", "slack", "pagerduty"), "plain, slack or pagerduty", "What is posted there.",
+    ))  # fmt: skip
+    alert_key: str | None = field(default=None, metadata=_about(
+        read_secret, "text, or env:NAME", "The routing key of PagerDuty.", is_secret=True,
+    ))  # fmt: skip
+    alert_smtp_url: str | None = field(default=None, metadata=_about(
+        read_smtp_url, "URL, or env:NAME", "The mail server, smtp:// or smtps://.", is_secret=True,
+    ))  # fmt: skip
+    alert_email: tuple[str, ...] = field(default=(), metadata=_about(
+        read_addresses, "address, or a list of them", "Who gets alerts by mail.",
+    ))  # fmt: skip
+    alert_email_from: str | None = field(default=None, metadata=_about(
+        read_mail_address, "address", "Whom mails come from.", "the first of singleton_alert_email",
+    ))  # fmt: skip
 
     @classmethod
     def from_app(cls, app: Any) -> Settings:
@@ -190,6 +228,11 @@ class Settings:
             why = "two renewals would not fit in, and one lost packet would lose the lease"
             to_do = f"raise it to {least:g}, or lower singleton_slot_ttl"
             refuse("singleton_lock_ttl", self.lock_ttl, f"{why}: {to_do}")
+        if self.alert_format == "pagerduty" and self.alert_webhook and not self.alert_key:
+            refuse("singleton_alert_format", "pagerduty", "it needs singleton_alert_key")
+        if bool(self.alert_smtp_url) != bool(self.alert_email):
+            to_do = "mail needs both singleton_alert_smtp_url and singleton_alert_email"
+            refuse("singleton_alert_email", None, to_do)
         if self.remember_for < self.lock_ttl:
             to_do = f"raise it to singleton_lock_ttl ({lock_ttl}) or more"
             refuse("singleton_remember_for", self.remember_for, to_do)
@@ -214,8 +257,12 @@ class Settings:
         return max(SHORTEST_LOCK_TTL, 4 * self.store_timeout)
 
     def __repr__(self) -> str:
-        values = (f"{each.name}={shown(getattr(self, each.name))}" for each in fields(self))
+        values = (f"{each.name}={self._shown(each)}" for each in fields(self))
         return f"Settings({', '.join(values)})"
+
+    def _shown(self, setting: Field[Any]) -> str:
+        value = getattr(self, setting.name)
+        return HIDDEN if setting.metadata["is_secret"] and value is not None else shown(value)
 
 
 def describe() -> list[Description]:

@@ -67,6 +67,13 @@ def test_defaults_are_those_of_the_design() -> None:
         stuck_after=timedelta(seconds=120),
         log_format="text",
         log_repeats=100,
+        alert_on=("slot_missed", "dead_lettered", "lease_lost", "overdue", "trouble"),
+        alert_webhook=None,
+        alert_format="plain",
+        alert_key=None,
+        alert_smtp_url=None,
+        alert_email=(),
+        alert_email_from=None,
     )
 
 

@@ -1,0 +1,1 @@
+"""Messages to people, when something happened that they should know of. Loaded if asked for."""
