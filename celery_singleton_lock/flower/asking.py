@@ -55,12 +55,12 @@ class Snapshot(Generic[Answer]):
     """What `take` returns, taken once for all who look at the same time, and anew when it is old. What
     takes long is taken less often, and what hangs is not begun again. For the event loop only."""
 
-    FRESH_FOR_S: Final = 1.0
     REST_PER_WORK: Final = 4
 
-    def __init__(self, asking: Asking, take: Callable[[], Answer]) -> None:
+    def __init__(self, asking: Asking, take: Callable[[], Answer], *, fresh_for_s: float = 1.0) -> None:
         self._asking = asking
         self._take = take
+        self._fresh_for_s = fresh_for_s
         self._taken: asyncio.Future[Answer] | None = None
         self._good_until = 0.0
 
@@ -81,4 +81,4 @@ class Snapshot(Generic[Answer]):
             return self._take()
         finally:
             now = time.monotonic()
-            self._good_until = now + max(self.FRESH_FOR_S, self.REST_PER_WORK * (now - began))
+            self._good_until = now + max(self._fresh_for_s, self.REST_PER_WORK * (now - began))

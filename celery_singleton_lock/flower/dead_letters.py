@@ -11,7 +11,7 @@ from celery_singleton_lock.core.redaction import redact
 from celery_singleton_lock.recovery.dead_letters import DeadLetters, Outcome, dead_letters_of
 from celery_singleton_lock.recovery.letters import Letter
 
-from .handlers import Change, Handler, Page, answering
+from .handlers import Change, Data, Page, answering
 from .history import stamp
 from .paging import part_of
 
@@ -25,7 +25,7 @@ class DeadLettersPage(Page):
     tab = "dead-letters"
 
 
-class DeadLettersData(Handler):
+class DeadLettersData(Data):
     @answering
     async def get(self) -> None:
         seen = await self.desk.letters.get()
@@ -49,7 +49,7 @@ class DeadLettersData(Handler):
         )
 
 
-class LetterData(Handler):
+class LetterData(Data):
     """One letter, with all that is in it."""
 
     @answering

@@ -50,7 +50,8 @@ class Desk:
         self.asking: Final = Asking()
         self.schedule: Final = Snapshot(self.asking, self._look_at_schedule)
         self.locks: Final = Snapshot(self.asking, self._look_at_locks)
-        self.letters: Final = Snapshot(self.asking, self._look_at_letters)
+        # To look, RabbitMQ has to hand out all of them, and to take them back.
+        self.letters: Final = Snapshot(self.asking, self._look_at_letters, fresh_for_s=5)
         self.history: Final[History] = SeenRuns(flower)
 
     def _look_at_schedule(self) -> ScheduleSeen:

@@ -114,7 +114,18 @@ def answering(method: Method) -> Method:
     return web.authenticated(answer)  # type: ignore[return-value]
 
 
-class Change(Handler):
+class Data(Handler):
+    """What a script asks for, and what it is told when it cannot be had."""
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = kwargs.get("exc_info", (None, None))[1]
+        if status_code in (400, 403, 404) and isinstance(error, web.HTTPError):
+            self.send({"error": error.get_message() or "Forbidden"})
+        else:
+            super().write_error(status_code, **kwargs)
+
+
+class Change(Data):
     """Needs the right that Flower's own buttons need, and a token of a page."""
 
     def check_xsrf_cookie(self) -> None:
@@ -143,13 +154,6 @@ class Change(Handler):
 
     async def do(self, call: Callable[[], Answer]) -> Answer:
         return await self.desk.asking.ask(call)
-
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        error = kwargs.get("exc_info", (None, None))[1]
-        if status_code in (400, 403) and isinstance(error, web.HTTPError):
-            self.send({"error": error.get_message() or "Forbidden"})
-        else:
-            super().write_error(status_code, **kwargs)
 
 
 def given_text(asked: dict[str, Any], name: str, *, required: bool = True) -> str:

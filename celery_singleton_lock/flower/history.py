@@ -25,6 +25,7 @@ class RunSeen:
     worker: str | None
     attempt: int
     started: datetime | None
+    """Its last attempt, as the next one."""
     ended: datetime | None
     seen: datetime
     """The last that was heard of it."""
@@ -32,12 +33,8 @@ class RunSeen:
     reason: str | None = None
     """Why it was skipped."""
 
-    @property
-    def lag_s(self) -> float | None:
-        """From its slot until it began."""
-        if self.slot is None or self.started is None:
-            return None
-        return max(0.0, (self.started - self.slot).total_seconds())
+    lag_s: float | None = None
+    """From its slot until it first began."""
 
     @property
     def took_s(self) -> float | None:

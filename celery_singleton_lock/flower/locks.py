@@ -7,7 +7,7 @@ from typing import Any
 from celery_singleton_lock.recovery.locks import Lock, unlock, why_not_unlock
 from celery_singleton_lock.worker.parts import parts_of
 
-from .handlers import Change, Handler, Page, answering, given_text
+from .handlers import Change, Data, Page, answering, given_text
 from .history import stamp
 from .paging import part_of
 
@@ -18,7 +18,7 @@ class LocksPage(Page):
     tab = "locks"
 
 
-class LocksData(Handler):
+class LocksData(Data):
     @answering
     async def get(self) -> None:
         seen = await self.desk.locks.get()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from .handlers import Handler, Page, answering
+from .handlers import Data, Page, answering
 from .history import STATUSES, Query, stamp
 from .paging import Part, last_page
 
 LONGEST_WINDOW: Final = timedelta(days=7)
-MOST_IN_TIMELINE: Final = 500
+MOST_IN_TIMELINE: Final = 300
 BUCKETS: Final = 60
 
 
@@ -20,13 +20,13 @@ class RunsPage(Page):
     tab = "runs"
 
 
-class WindowedHandler(Handler):
+class WindowedData(Data):
     def window(self) -> timedelta:
         """How far back somebody looks, as the page asked for it, in seconds."""
         return min(timedelta(seconds=self.number("window", 3600, least=60)), LONGEST_WINDOW)
 
 
-class RunsData(WindowedHandler):
+class RunsData(WindowedData):
     @answering
     async def get(self) -> None:
         history, now = self.desk.history, datetime.now(UTC)
@@ -57,7 +57,7 @@ class RunsData(WindowedHandler):
         )
 
 
-class ContentionData(WindowedHandler):
+class ContentionData(WindowedData):
     @answering
     async def get(self) -> None:
         history, now = self.desk.history, datetime.now(UTC)

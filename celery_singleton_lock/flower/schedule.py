@@ -11,7 +11,7 @@ from celery_singleton_lock.beat.entry_state import EntryState
 from celery_singleton_lock.beat.schedule import Schedule
 from celery_singleton_lock.bootstrap import open_schedule
 
-from .handlers import Change, Handler, Page, answering, given_text
+from .handlers import Change, Data, Page, answering, given_text
 from .history import Query, RunSeen, stamp
 from .paging import Part, part_of
 
@@ -35,7 +35,7 @@ class EntryPage(Page):
     tab = "schedule"
 
 
-class ScheduleData(Handler):
+class ScheduleData(Data):
     @answering
     async def get(self) -> None:
         seen = await self.desk.schedule.get()
@@ -63,7 +63,7 @@ class ScheduleData(Handler):
         )
 
 
-class EntryData(Handler):
+class EntryData(Data):
     @answering
     async def get(self) -> None:
         name = self.text("name")
@@ -73,7 +73,7 @@ class EntryData(Handler):
         self.send(
             {
                 "now": stamp(seen.now),
-                "entry": entry and as_json(entry, seen.now, found.runs[RUNS_IN_STRIP::-1]),
+                "entry": entry and as_json(entry, seen.now, found.runs[:RUNS_IN_STRIP][::-1]),
                 "jobs": [
                     {"kind": job.kind, "at": stamp(job.at), "by": job.by}
                     for job in seen.jobs

@@ -109,6 +109,7 @@ def as_run(task: Any) -> RunSeen:
     """Of a task as Celery's event state has it."""
     status = STATUS_OF.get(task.state, "waiting")
     seen = _moment(task.timestamp or task.received) or datetime.fromtimestamp(0, UTC)
+    slot = _slot(getattr(task, "slot", None))
     started, ended = _moment(task.started), None
     if status in _ENDED:
         ended = _moment(task.succeeded or task.failed or task.revoked or task.timestamp)
@@ -119,7 +120,7 @@ def as_run(task: Any) -> RunSeen:
         id=task.uuid,
         task=task.name or "",
         entry=getattr(task, "entry", None),
-        slot=_slot(getattr(task, "slot", None)),
+        slot=slot,
         status=status,
         worker=task.worker.hostname if task.worker else None,
         attempt=(task.retries or 0) + 1,
@@ -128,6 +129,7 @@ def as_run(task: Any) -> RunSeen:
         seen=seen,
         error=task.exception if status in ("failed", "dead", "retrying") else None,
         reason=getattr(task, "reason", None) if status == "skipped" else None,
+        lag_s=max(0.0, (started - slot).total_seconds()) if slot and started else None,
     )
 
 

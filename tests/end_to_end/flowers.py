@@ -16,6 +16,9 @@ from celery_singleton_lock.testing.servers.launch import Command
 from celery_singleton_lock.testing.servers.process import Server
 from tests.support import skip_or_fail
 
+# Pages ask every two seconds, and for letters every five.
+expect.set_options(timeout=20_000)
+
 ROOT = Path(__file__).parents[2]
 CHROMIUM = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -139,7 +142,7 @@ class Visitor:
 
     def open(self, path: str) -> Page:
         self.page.goto(self.flower.url + path)
-        expect(self.page.locator("#singleton-status")).to_have_text("Live", timeout=20_000)
+        expect(self.page.locator("#singleton-status")).to_have_text("Live")
         return self.page
 
     def row(self, text: str) -> Any:

@@ -36,13 +36,17 @@ const table = new LiveTable({
   ],
 });
 
-new Live(
+const contentionLive = new Live(
   () => get("/singleton/contention/data", { window: table.query.window || "3600" }),
   (said) => {
     chart.show(said.buckets);
     note(said.history);
   },
 );
+
+for (const button of document.querySelectorAll("[data-choice=window]")) {
+  button.addEventListener("click", () => contentionLive.refresh());
+}
 
 function lock(row) {
   const about = [row.kind, row.task, row.entry].filter(Boolean).join(" · ");
