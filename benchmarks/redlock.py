@@ -62,4 +62,4 @@ def batches(effort: Effort) -> Iterator[Answer]:
         near = stack.enter_context(closing(open_store([server.url for server in servers])))
         subjects = batch_subjects(near, 100)
         questions = batch_questions("on the same host", at_most=0.1)
-        yield from Contest(subjects, questions, effort.batch_rounds).decide(repeats=0)
+        yield from Contest(subjects, questions, effort.batch_rounds).decide()

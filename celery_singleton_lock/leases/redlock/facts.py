@@ -26,6 +26,7 @@ from .nodes import Nodes
 from .rounds import Size
 
 CLOCKS_APART: Final = timedelta(seconds=1)
+NEW: Final = "no node has taken part yet, or all forgot that they did: they begin with the first use"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ def remarks_on(facts: Sequence[NodeFacts]) -> list[str]:
             names = ", ".join(each.name for each in facts if each.run_id == run_id)
             remarks.append(f"these are one server, which has {times} votes: {names}")
     if is_new(facts):
-        remarks.append("no node has taken part yet: they begin with the first use")
+        remarks.append(NEW)
     else:
         remarks += _remarks_on_majority(facts)
         remarks += [
