@@ -83,7 +83,7 @@ class NodeFacts:
 
 def facts_of_all(nodes: Nodes) -> list[NodeFacts]:
     """What each node says of itself now. Nodes are asked, and not changed."""
-    channels = nodes.channels(range(len(nodes.all)), are_all_due=True)
+    channels = nodes.channels(range(len(nodes.all)), are_all_due=True, waits_for_all=True)
     facts = []
     for node in nodes.all:
         channel = channels.get(node.number)

@@ -28,8 +28,14 @@ class Nodes:
         self.size = Size(len(nodes))
         self.timeout = timeout
 
-    def channels(self, numbers: Collection[int], *, are_all_due: bool = False) -> dict[int, Channel]:
-        """A connection to each node that can be had soon enough."""
+    def channels(
+        self, numbers: Collection[int], *, are_all_due: bool = False, waits_for_all: bool = False
+    ) -> dict[int, Channel]:
+        """A connection to each node that can be had soon enough.
+
+        `are_all_due`: also to those that failed lately. `waits_for_all`: soon enough is before the
+        timeout, and not as soon as a majority.
+        """
         found: dict[int, Channel] = {}
         missing = []
         pid = os.getpid()
@@ -44,7 +50,7 @@ class Nodes:
             due = [node for node in missing if node.next_try <= now]
             if are_all_due or len(found) + len(due) < self.size.majority:
                 due = missing
-            self._connect(due, found)
+            self._connect(due, found, waits_for_all)
             self.expel_older()
         return found
 
@@ -56,7 +62,7 @@ class Nodes:
                 node.token, node.is_out = None, True
                 node.trouble = "it was away when the others began anew, and is not repaired yet"
 
-    def _connect(self, nodes: Sequence[Node], found: dict[int, Channel]) -> None:
+    def _connect(self, nodes: Sequence[Node], found: dict[int, Channel], waits_for_all: bool) -> None:
         """In threads: a node that is cut off takes a whole timeout to be found out."""
         arrivals: queue.SimpleQueue[tuple[Node, Channel | None]] = queue.SimpleQueue()
         given_up = threading.Event()
@@ -86,7 +92,7 @@ class Nodes:
             left -= 1
             if channel is not None:
                 found[node.number] = channel
-            if len(found) >= self.size.majority:
+            if len(found) >= self.size.majority and not waits_for_all:
                 now = time.monotonic()
                 end = min(end, now + max(GRACE, now - began))
         given_up.set()

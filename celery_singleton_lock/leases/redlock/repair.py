@@ -101,7 +101,8 @@ class Infirmary:
         return all(self._claim(channels[number], script, self._ticket) for number in sorted(channels))
 
     def _survey(self) -> dict[int, Channel]:
-        channels = self._nodes.channels(range(self._nodes.size.nodes), are_all_due=True)
+        everyone = range(self._nodes.size.nodes)
+        channels = self._nodes.channels(everyone, are_all_due=True, waits_for_all=True)
         for number, channel in list(channels.items()):
             try:
                 self._nodes.all[number].survey(channel)
