@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from celery_singleton_lock.leases.redis import links
 from celery_singleton_lock.leases.redis.scripts import Command
 from celery_singleton_lock.testing.conformance.faults import eventually
 from celery_singleton_lock.testing.servers import RedisCluster, RedisServer, SentinelSet, TcpProxy
+from celery_singleton_lock.testing.servers.ports import free_port
 from tests.support import start_or_skip
 
 LONG = timedelta(minutes=5)
@@ -457,3 +459,37 @@ def test_rights_in_the_docs_are_enough(server: RedisServer) -> None:
     assert store.read("book").pages
     assert store.meet("book", "a", LONG).revision
     store.close()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "sentinel", "redis+cluster"])
+def test_servers_that_are_away_from_the_start_are_unavailable(scheme: str) -> None:
+    url = f"{scheme}://127.0.0.1:{free_port()}" + ("/mymaster" if scheme == "sentinel" else "")
+    with closing(open_store(url)) as store:
+        with pytest.raises(StoreUnavailable):
+            store.now()
+        with pytest.raises(StoreUnavailable):
+            list(store.scan())
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        lambda: SentinelSet(1, flavour="redis", tls=True),
+        lambda: RedisCluster(flavour="redis", tls=True),
+    ],
+    ids=["sentinels://", "rediss+cluster://"],
+)
+def test_servers_that_speak_only_tls_fail_over_like_all_others(
+    group: Callable[[], SentinelSet | RedisCluster],
+) -> None:
+    with start_or_skip(group()) as servers:
+        distrusting = servers.url.partition("?")[0] + "?ssl_cert_reqs=required"
+        with closing(open_store(distrusting)) as store, pytest.raises(StoreUnavailable):
+            store.now()
+        with closing(open_store(servers.url, timeout=timedelta(seconds=4))) as store:
+            leases = [granted(store, f"k{number}") for number in range(20)]
+            if isinstance(servers, SentinelSet):
+                servers.kill_master()
+            else:
+                servers.kill_master_of("singleton:k0")
+            assert eventually(lambda: store.renew(leases)) == [True] * 20

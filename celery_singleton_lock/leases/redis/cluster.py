@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from redis.cluster import ClusterNode, RedisCluster
@@ -41,6 +41,16 @@ class Share(NamedTuple):
     places: Sequence[int]
 
 
+@contextmanager
+def _as_connection_errors() -> Iterator[None]:
+    """redis-py's own for a cluster that cannot be reached, or has no master for a slot, is none of its
+    other errors."""
+    try:
+        yield
+    except RedisClusterException as error:
+        raise ConnectionError(str(error)) from error
+
+
 class ClusterLink:
     """Routes with redis-py's map of the slots; all masters work on a batch at the same time."""
 
@@ -56,7 +66,8 @@ class ClusterLink:
     def _cluster(self) -> RedisCluster:
         # Connecting is I/O, which opening a store must not do.
         if self._connected is None:
-            self._connected = self._connect()
+            with _as_connection_errors():
+                self._connected = self._connect()
         return self._connected
 
     def exchange(self, command: Command) -> list[Part]:
@@ -126,7 +137,8 @@ class ClusterLink:
             return self._cluster.nodes_manager.get_node_from_slot(slot)
         except SlotNotCoveredError:
             self._learn_slots()
-            return self._cluster.nodes_manager.get_node_from_slot(slot)
+            with _as_connection_errors():
+                return self._cluster.nodes_manager.get_node_from_slot(slot)
 
     def _pool(self, node: ClusterNode) -> ConnectionPool:
         return self._cluster.get_redis_connection(node).connection_pool

@@ -114,6 +114,8 @@ def _open_sentinel(url: str, options: dict[str, Any], on_server: OnServer) -> Li
             f"Sentinel URL {redact(url)!r} does not name its master: end it with /mymaster"
         )
     sentinel_password = settings.pop("sentinel_password", None)
+    if parts.scheme == "sentinels":
+        settings["ssl"] = True
     options = options | _login(parts.netloc) | settings | {"db": int(db or 0)}
     sentinels = Sentinel(
         hosts,
@@ -122,10 +124,10 @@ def _open_sentinel(url: str, options: dict[str, Any], on_server: OnServer) -> Li
             "socket_connect_timeout": options["socket_connect_timeout"],
             "password": sentinel_password,
             "retry": options["retry"],
+            # Servers that are to be reached by TLS are not asked for in the clear.
+            **{name: value for name, value in settings.items() if name.startswith("ssl")},
         },
     )
-    if parts.scheme == "sentinels":
-        options["ssl"] = True
     pool = SentinelConnectionPool(unquote(master), sentinels, max_connections=2**31, **options)
     return PoolLink(_tried(pool), on_server)
 

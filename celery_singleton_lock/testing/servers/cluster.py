@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from .certificates import CertificateFiles
 from .group import ServerGroup
 from .ports import free_port
 from .redis import Flavour, RedisServer, answers, is_replica_in_sync
@@ -20,6 +21,7 @@ class RedisCluster(ServerGroup):
     ``node_timeout_ms``: how long a master must be silent before its replica takes over.
     ``persistent``: as for `RedisServer`; without it a restart of the whole cluster forgets the
     data. Which node is whose replica survives a restart that keeps the data either way.
+    ``tls``: clients and nodes speak nothing else, with one certificate for all.
     """
 
     kind = "redis cluster"
@@ -32,12 +34,16 @@ class RedisCluster(ServerGroup):
         *,
         node_timeout_ms: int = 2_000,
         persistent: bool = False,
+        tls: bool = False,
     ) -> None:
         self._masters = masters
-        self.nodes = [
-            _ClusterNode(flavour, node_timeout_ms=node_timeout_ms, persistent=persistent)
-            for _ in range(masters * (1 + replicas_per_master))
-        ]
+        self.nodes: list[_ClusterNode] = []
+        for _ in range(masters * (1 + replicas_per_master)):
+            node = _ClusterNode(
+                flavour, node_timeout_ms=node_timeout_ms, persistent=persistent, tls=tls
+            )
+            self.nodes.append(node)
+            node.certified_by = self.nodes[0]
 
     @property
     def members(self) -> list[_ClusterNode]:
@@ -46,7 +52,9 @@ class RedisCluster(ServerGroup):
     @property
     def url(self) -> str:
         """Names the first node, also while that one is down; see ``nodes`` for the others."""
-        return f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
+        first = self.nodes[0]
+        place = f"127.0.0.1:{first.port}"
+        return f"rediss+cluster://{place}?{first.trust}" if first.tls else f"redis+cluster://{place}"
 
     def master_of(self, key: str | bytes) -> RedisServer:
         """The node that serves ``key``, as seen by the first node that answers."""
@@ -125,10 +133,17 @@ class _View:
 
 
 class _ClusterNode(RedisServer):
-    def __init__(self, flavour: Flavour, *, node_timeout_ms: int, persistent: bool) -> None:
-        super().__init__(flavour, persistent=persistent)
+    def __init__(self, flavour: Flavour, *, node_timeout_ms: int, persistent: bool, tls: bool) -> None:
+        super().__init__(flavour, persistent=persistent, tls=tls)
+        self.certified_by: RedisServer = self
         self.bus_port = 0
         self._node_timeout_ms = node_timeout_ms
+
+    @property
+    def _tls_files(self) -> CertificateFiles:
+        if self.certified_by is self:
+            return super()._tls_files
+        return self.certified_by._tls_files
 
     def ask(self, *command: str | int) -> Any:
         with self.connect() as client:
@@ -159,6 +174,7 @@ class _ClusterNode(RedisServer):
             "repl-ping-replica-period": "1",
             # Replicas stay with their master, so a test knows whom it has killed.
             "cluster-allow-replica-migration": "no",
+            **({"tls-cluster": "yes"} if self.tls else {}),
         }
 
 

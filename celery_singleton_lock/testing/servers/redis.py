@@ -60,9 +60,13 @@ class RedisServer(Server):
             return f"unix://{account}{self._socket_path}"
         if not self.tls:
             return f"redis://{account}127.0.0.1:{self.port}/0"
+        return f"rediss://{account}127.0.0.1:{self.port}/0?{self.trust}"
+
+    @property
+    def trust(self) -> str:
+        """The parameters of a URL that name the certificate to trust."""
         # Celery refuses a rediss:// URL that does not say whether to verify.
-        trust = urlencode({"ssl_ca_certs": self._tls_files.certificate, "ssl_cert_reqs": "required"})
-        return f"rediss://{account}127.0.0.1:{self.port}/0?{trust}"
+        return urlencode({"ssl_ca_certs": self._tls_files.certificate, "ssl_cert_reqs": "required"})
 
     def start(self) -> Self:
         try:
@@ -93,7 +97,7 @@ class RedisServer(Server):
         """The configuration file, by name of the setting."""
         settings = {
             "bind": "127.0.0.1",
-            "port": "0" if self.tls or self.unix_socket else str(self.port),
+            "port": "0" if self.unix_socket else str(self.port),
             "dir": quoted(self.data),
             "save": '""',
             "appendonly": "yes" if self.persistent else "no",
@@ -109,15 +113,21 @@ class RedisServer(Server):
             }
         if self.unix_socket:
             settings["unixsocket"] = quoted(self._socket_path)
-        if self.tls:
-            settings |= {
-                "tls-port": str(self.port),
-                "tls-cert-file": quoted(self._tls_files.certificate),
-                "tls-key-file": quoted(self._tls_files.key),
-                "tls-ca-cert-file": quoted(self._tls_files.certificate),
-                "tls-auth-clients": "no",
-            }
-        return settings
+        return settings | self._tls_settings()
+
+    def _tls_settings(self) -> dict[str, str]:
+        """Nothing without TLS. With it, servers of one group speak it among themselves, too."""
+        if not self.tls:
+            return {}
+        return {
+            "port": "0",
+            "tls-port": str(self.port),
+            "tls-cert-file": quoted(self._tls_files.certificate),
+            "tls-key-file": quoted(self._tls_files.key),
+            "tls-ca-cert-file": quoted(self._tls_files.certificate),
+            "tls-auth-clients": "no",
+            "tls-replication": "yes",
+        }
 
     def _create_data(self) -> None:
         # Not part of the data: the URL names the certificate, and outlives a restart without data.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from .certificates import CertificateFiles
 from .group import ServerGroup
 from .launch import Command
 from .redis import Flavour, RedisServer, answers, find_binary, is_replica_in_sync, quoted
@@ -21,6 +22,7 @@ class SentinelSet(ServerGroup):
 
     ``down_after_ms``: how long the master must be silent before the sentinels act.
     ``persistent``: as for `RedisServer`; without it a restart of the whole set forgets the data.
+    ``tls``: nodes and sentinels speak nothing else, with one certificate for all.
     """
 
     kind = "sentinel set"
@@ -33,8 +35,9 @@ class SentinelSet(ServerGroup):
         *,
         down_after_ms: int = 1_000,
         persistent: bool = False,
+        tls: bool = False,
     ) -> None:
-        first = RedisServer(flavour, persistent=persistent)
+        first = RedisServer(flavour, persistent=persistent, tls=tls)
         self.nodes: list[RedisServer] = [
             first,
             *(_Replica(first, persistent=persistent) for _ in range(replicas)),
@@ -51,7 +54,12 @@ class SentinelSet(ServerGroup):
     @property
     def url(self) -> str:
         hosts = ";".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
-        return f"sentinel://{hosts}/{SERVICE}"
+        first = self.nodes[0]
+        return (
+            f"sentinels://{hosts}/{SERVICE}?{first.trust}"
+            if first.tls
+            else f"sentinel://{hosts}/{SERVICE}"
+        )
 
     @property
     def master(self) -> RedisServer:
@@ -100,8 +108,12 @@ class SentinelSet(ServerGroup):
 
 class _Replica(RedisServer):
     def __init__(self, master: RedisServer, *, persistent: bool) -> None:
-        super().__init__(master.flavour, persistent=persistent)
+        super().__init__(master.flavour, persistent=persistent, tls=master.tls)
         self._first_master = master
+
+    @property
+    def _tls_files(self) -> CertificateFiles:
+        return self._first_master._tls_files
 
     def _settings(self) -> dict[str, str]:
         return super()._settings() | {"replicaof": f"127.0.0.1 {self._first_master.port}"}
@@ -109,11 +121,15 @@ class _Replica(RedisServer):
 
 class _Sentinel(RedisServer):
     def __init__(self, master: RedisServer, *, quorum: int, down_after_ms: int) -> None:
-        super().__init__(master.flavour)
+        super().__init__(master.flavour, tls=master.tls)
         self.kind = "sentinel"
         self._first_master = master
         self._quorum = quorum
         self._down_after_ms = down_after_ms
+
+    @property
+    def _tls_files(self) -> CertificateFiles:
+        return self._first_master._tls_files
 
     def _launch(self) -> None:
         super()._launch()
@@ -126,6 +142,7 @@ class _Sentinel(RedisServer):
             "bind": "127.0.0.1",
             "port": str(self.port),
             "dir": quoted(self.data),
+            **self._tls_settings(),
             f"sentinel monitor {SERVICE}": monitored,
             f"sentinel down-after-milliseconds {SERVICE}": str(self._down_after_ms),
             # Two sentinels that stood for election at once try again after twice this time.
