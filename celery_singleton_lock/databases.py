@@ -183,6 +183,11 @@ DIALECTS: Mapping[str, Dialect] = {
 }
 
 
+def dialect_of(connection: sa.Connection) -> Dialect:
+    """For a connection that is not of a `Database`: a user's own."""
+    return DIALECTS[connection.dialect.name]
+
+
 def _changes(table: sa.Table, key: Sequence[str], changes: Changes | None) -> Changes:
     names = [each.name for each in table.columns if not each.primary_key and each.name not in key]
     return changes or (lambda new: {name: new[name] for name in names})
@@ -195,7 +200,7 @@ class Database:
         """`timeout` bounds every wait for the server."""
         self.name: Final = redact(url)
         """For logs and errors: without a password."""
-        self._given_url = url
+        self.url: Final = url
         self._url = _checked(url, self.name)
         self.dialect: Final = DIALECTS[self._url.get_backend_name()]
         self._timeout = timeout
@@ -211,7 +216,7 @@ class Database:
 
     def with_timeout(self, timeout: timedelta) -> Database:
         """The same database, with connections of its own."""
-        return Database(self._given_url, timeout)
+        return Database(self.url, timeout)
 
     def close(self) -> None:
         self._engine.dispose()

@@ -25,16 +25,12 @@ autodoc_typehints = "none"
 myst_enable_extensions = ["substitution"]
 myst_heading_anchors = 3
 
-RESERVED = {"singleton_database_url"}
-"""The settings that are checked, and do nothing in this version."""
-
 
 def settings_table() -> str:
     """All settings as a Markdown table, from the code that reads them: it cannot drift."""
     lines = ["| setting | default | meaning |", "|---|---|---|"]
     for setting in describe():
-        name = f"`{setting.name}`" + (" (reserved)" if setting.name in RESERVED else "")
-        cells = (name, setting.default, f"{setting.doc} *Takes: {setting.kind}.*")
+        cells = (f"`{setting.name}`", setting.default, f"{setting.doc} *Takes: {setting.kind}.*")
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 

@@ -14,6 +14,7 @@ from .flower import flower
 from .locks import locks, unlock
 from .outbox import outbox
 from .quorum import quorum
+from .runs import runs
 from .scheduling import schedule
 from .streams import streams
 
@@ -35,5 +36,6 @@ singleton.add_command(outbox)
 singleton.add_command(streams)
 singleton.add_command(unlock)
 singleton.add_command(quorum)
+singleton.add_command(runs)
 singleton.add_command(schedule)
 singleton.add_command(doctor)

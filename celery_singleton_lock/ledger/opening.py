@@ -61,6 +61,7 @@ class Ledger:
         return self._transact(work, reads_only=True)
 
     def close(self) -> None:
+        """Close the connections of this process."""
         self.database.close()
 
     def _transact(self, work: Callable[[sa.Connection], T], *, reads_only: bool) -> T:

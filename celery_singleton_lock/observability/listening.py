@@ -23,16 +23,21 @@ def listeners_of(app: App) -> Listeners:
     app = app._get_current_object() if hasattr(app, "_get_current_object") else app
     with _making:
         if app not in _listeners:
-            _listeners[app] = _asked_for(app.main or "", Settings.from_app(app))
+            _listeners[app] = _asked_for(app, Settings.from_app(app))
         return _listeners[app]
 
 
-def _asked_for(app_name: str, settings: Settings) -> Listeners:
+def _asked_for(app: App, settings: Settings) -> Listeners:
     listeners = Listeners()
     if (metrics := metrics_of(settings)) is not None:
         listeners.add(metrics.recorder)
     if settings.alert_webhook is not None or settings.alert_smtp_url is not None:
         from .alerts.alerting import Alerting
 
-        listeners.add(Alerting(app_name, settings))
+        listeners.add(Alerting(app.main or "", settings))
+    if settings.database_url is not None:
+        # Only there: it brings SQLAlchemy along.
+        from .history import new_history
+
+        listeners.add(new_history(app))
     return listeners

@@ -94,6 +94,13 @@ class Settings:
     outbox_keep: timedelta = field(default=timedelta(hours=1), metadata=_seconds(
         "How long rows of the outbox are kept after they were published, for people.",
     ))  # fmt: skip
+    history_keep_for: timedelta = field(default=timedelta(days=30), metadata=_seconds(
+        "How long the ledger keeps a run in its history; never less than it is remembered.",
+    ))  # fmt: skip
+    history_keep_most: int = field(default=1_000_000, metadata=_about(
+        read_count, "whole number",
+        "With more runs than these, the oldest go sooner; but none that is still remembered.",
+    ))  # fmt: skip
     key_prefix: str = field(default="singleton", metadata=_text(
         "Keeps applications apart that share a store: give each its own.",
     ))  # fmt: skip

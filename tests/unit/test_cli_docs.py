@@ -19,6 +19,7 @@ PAGES = {
     "outbox": "outbox.md",
     "quorum": "redlock.md",
     "streams": "change-streams.md",
+    "runs": "ledger.md",
 }
 """Commands that have a page of their own."""
 

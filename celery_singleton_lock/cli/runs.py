@@ -1,0 +1,179 @@
+"""``celery -A app singleton runs``: what the ledger knows of the past."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from . import options
+from .failing import fail, telling_errors
+from .printing import Shade, print_facts, print_json, print_table, printable
+from .times import ago, clock, spoken
+
+if TYPE_CHECKING:
+    from celery_singleton_lock.ledger.queries import Filter, PastRun, Queries
+
+SHOWN_BY_DEFAULT: Final = 50
+STATUSES: Final = (
+    "missed", "published", "running", "retrying", "skipped", "succeeded", "failed", "dead",
+)  # fmt: skip
+COLOURS: Final = {
+    "missed": "magenta",
+    "published": "cyan",
+    "running": "blue",
+    "retrying": "yellow",
+    "skipped": "dim",
+    "succeeded": "green",
+    "failed": "red",
+    "dead": "red",
+}
+UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Moment(click.ParamType[datetime]):
+    name = "TIME"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> datetime:
+        text = str(value)
+        try:
+            if text[-1:] in UNITS and text[:-1].replace(".", "", 1).isdigit():
+                span = timedelta(seconds=float(text[:-1]) * UNITS[text[-1]])
+                return datetime.now(UTC) - span
+            moment = datetime.fromisoformat(text)
+        except (ValueError, OverflowError):
+            self.fail(f"{text!r} is no time: give 2026-05-01T12:00, in UTC, or how long ago: 90m, 2d")
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@click.command("runs")
+@click.argument("run_id", required=False)
+@click.option("--entry", metavar="NAME", help="Only those of this entry of the schedule.")
+@click.option("--task", metavar="NAME", help="Only those of this task.")
+@click.option(
+    "--status", "statuses", type=click.Choice(STATUSES), multiple=True,
+    help="Only where they stand so; may be repeated.",
+)  # fmt: skip
+@click.option("--since", type=Moment(), help="Due at this time (UTC) or later; or since so long: 2d.")
+@click.option("--until", type=Moment(), help="Due before this time.")
+@click.option("--slowest", is_flag=True, help="Those that took longest, instead of the newest.")
+@click.option("--after", metavar="PLACE", help="Go on after the page before: `next` of --json.")
+@options.limit(SHOWN_BY_DEFAULT)
+@options.as_json
+@click.pass_context
+@telling_errors
+def runs(
+    context: click.Context,
+    run_id: str | None,
+    entry: str | None,
+    task: str | None,
+    statuses: tuple[str, ...],
+    since: datetime | None,
+    until: datetime | None,
+    slowest: bool,
+    after: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Show the runs that the ledger knows, newest first; with RUN_ID, all that is known of one.
+
+    Missed slots are among them, as `--status missed`: they were not published, and will not be.
+    """
+    from celery_singleton_lock.ledger import required_ledger_of
+    from celery_singleton_lock.ledger.happenings import Status
+    from celery_singleton_lock.ledger.queries import Filter, Queries
+
+    if slowest and after:
+        raise click.UsageError("--after goes on with the newest, and --slowest is another order")
+    ledger = required_ledger_of(context.obj.app)
+    ledger.schema.ensure_current()
+    queries = Queries(ledger)
+    if run_id is not None:
+        show_one(queries, run_id, as_json)
+        return
+    which = Filter(
+        entry=entry,
+        task=task,
+        statuses=[Status(each) for each in statuses],
+        since=since,
+        until=until,
+        after=after,
+    )
+    show_all(queries, which, slowest, limit, as_json)
+
+
+def show_all(queries: Queries, which: Filter, slowest: bool, limit: int, as_json: bool) -> None:
+    if slowest:
+        found, place = queries.slowest(which, limit=limit), None
+    else:
+        page = queries.runs(which, limit=limit)
+        found, place = list(page.runs), page.next
+    if as_json:
+        print_json({"runs": [each.facts for each in found], "next": place})
+        return
+    now = datetime.now(UTC)
+    print_table(TITLES, [row_of(each, now) for each in found])
+    if not found:
+        click.echo("No such runs.", err=True)
+    elif place is not None:
+        click.echo(f"There are more: --after {place}", err=True)
+
+
+def show_one(queries: Queries, run_id: str, as_json: bool) -> None:
+    run = queries.run(run_id)
+    if run is None:
+        fail(f"history knows no run {printable(run_id)}")
+    attempts = queries.attempts(run_id)
+    if as_json:
+        print_json({**run.facts, "attempts": [each.facts for each in attempts]})
+        return
+    shown = {**run.facts, "status": _status(run)}
+    print_facts([(name, value) for name, value in shown.items() if value is not None])
+    if attempts:
+        click.echo()
+        titles = ("ATTEMPT", "OUTCOME", "WORKER", "STARTED", "TOOK", "FENCE", "ERROR")
+        print_table(
+            titles,
+            [
+                (
+                    each.attempt,
+                    each.outcome,
+                    each.worker,
+                    clock(each.started_at),
+                    _spoken(each.duration_s),
+                    each.fence,
+                    each.error,
+                )
+                for each in attempts
+            ],
+        )
+
+
+TITLES: Final = (
+    "RUN", "ENTRY", "TASK", "DUE", "STATUS", "WHY", "LAG", "TOOK", "ATTEMPT", "WORKER", "ERROR",
+)  # fmt: skip
+
+
+def row_of(run: PastRun, now: datetime) -> tuple[object, ...]:
+    return (
+        run.run_id,
+        run.entry,
+        run.task,
+        ago(run.due_at, now),
+        _status(run),
+        run.reason,
+        _spoken(run.lag_s),
+        _spoken(run.duration_s),
+        run.attempt or None,
+        run.worker,
+        run.error,
+    )
+
+
+def _status(run: PastRun) -> Shade:
+    return Shade(run.status.value, COLOURS[run.status.value])
+
+
+def _spoken(seconds: float | None) -> str | None:
+    return None if seconds is None else spoken(seconds)

@@ -1,0 +1,254 @@
+"""Questions that people have about history. Each is answered from an index, however long history is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from celery_singleton_lock.core.errors import ConfigurationError
+
+from .happenings import ENDS, Status
+from .opening import Ledger
+from .tables import AttemptRow, AuditRow, LetterRow, RunRow
+
+ENTRIES_AT_ONCE: Final = 100
+"""More parts than these are too many for one statement of SQLite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastRun:
+    """What history knows of a run. The page of the ledger explains each."""
+
+    id: int
+    run_id: str
+    task: str | None
+    entry: str | None
+    slot: datetime | None
+    due_at: datetime
+    status: Status
+    reason: str | None
+    attempt: int
+    fence: int
+    worker: str | None
+    published_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    lag_s: float | None
+    duration_s: float | None
+    error: str | None
+
+    @property
+    def cursor(self) -> str:
+        """To go on after this one, see `Filter.after`."""
+        return f"{self.due_at.isoformat()}/{self.id}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For machines: times as ISO 8601 in UTC."""
+        values = asdict(self)
+        del values["id"]
+        return {name: _plain(value) for name, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastAttempt:
+    """One execution of a run: how it ended, and why."""
+
+    run_id: str
+    attempt: int
+    fence: int
+    outcome: str
+    worker: str | None
+    started_at: datetime | None
+    ended_at: datetime
+    duration_s: float | None
+    error: str | None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which runs. Times are about `due_at`: the slot, or when the run was first heard of."""
+
+    entry: str | None = None
+    task: str | None = None
+    statuses: Sequence[Status] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    after: str | None = None
+    """The `cursor` of the last run of the page before."""
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        found: list[sa.ColumnElement[bool]] = []
+        if self.entry is not None:
+            found.append(RunRow.entry == self.entry)
+        if self.task is not None:
+            found.append(RunRow.task == self.task)
+        if self.statuses:
+            found.append(RunRow.status.in_([each.value for each in self.statuses]))
+        if self.since is not None:
+            found.append(RunRow.due_at >= self.since)
+        if self.until is not None:
+            found.append(RunRow.due_at < self.until)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    runs: tuple[PastRun, ...]
+    next: str | None = None
+    """The `Filter.after` of the page that follows; None: this is the last."""
+
+
+_COLUMNS: Final = [getattr(RunRow, each.name) for each in fields(PastRun)]
+_NEWEST_FIRST: Final = (RunRow.due_at.desc(), RunRow.id.desc())
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    ledger: Ledger
+    _mine: sa.ColumnElement[bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_mine", RunRow.prefix == self.ledger.prefix)
+
+    def runs(self, which: Filter | None = None, *, limit: int = 50) -> Page:
+        """Newest first. Costs the same for every page: each begins where the one before has ended."""
+        which = which or Filter()
+        query = sa.select(*_COLUMNS).where(self._mine, *which.conditions())
+        if which.after is not None:
+            due_at, number = read_cursor(which.after)
+            # The first part alone would do to find the place in the index.
+            query = query.where(
+                RunRow.due_at <= due_at,
+                sa.or_(RunRow.due_at < due_at, RunRow.id < number),
+            )
+        found = self._read(query.order_by(*_NEWEST_FIRST).limit(limit + 1))
+        more = len(found) > limit
+        return Page(tuple(found[:limit]), found[limit - 1].cursor if more else None)
+
+    def run(self, run_id: str) -> PastRun | None:
+        found = self._read(sa.select(*_COLUMNS).where(self._mine, RunRow.run_id == run_id))
+        return found[0] if found else None
+
+    def attempts(self, run_id: str) -> list[PastAttempt]:
+        """The executions of a run that are over, oldest first; none where its only one succeeded."""
+        columns = [getattr(AttemptRow, each.name) for each in fields(PastAttempt)]
+        query = (
+            sa.select(*columns)
+            .where(AttemptRow.prefix == self.ledger.prefix, AttemptRow.run_id == run_id)
+            .order_by(AttemptRow.attempt, AttemptRow.fence)
+        )
+        rows = self.ledger.read(lambda connection: connection.execute(query).mappings().all())
+        return [PastAttempt(**row) for row in rows]
+
+    def missed(self, which: Filter | None = None, *, limit: int = 50) -> Page:
+        """Slots that were not published, and will not be unless somebody backfills them."""
+        which = which or Filter()
+        return self.runs(
+            Filter(
+                entry=which.entry,
+                task=which.task,
+                statuses=(Status.MISSED,),
+                since=which.since,
+                until=which.until,
+                after=which.after,
+            ),
+            limit=limit,
+        )
+
+    def slowest(self, which: Filter | None = None, *, limit: int = 50) -> list[PastRun]:
+        """Those that took longest, longest first."""
+        query = (
+            sa.select(*_COLUMNS)
+            .where(self._mine, RunRow.duration_s.is_not(None), *(which or Filter()).conditions())
+            .order_by(RunRow.duration_s.desc(), RunRow.id.desc())
+            .limit(limit)
+        )
+        return self._read(query)
+
+    def last_of(self, entries: Iterable[str], each: int = 20) -> dict[str, list[PastRun]]:
+        """The last runs of each of these entries, newest first: one query for a hundred entries."""
+        names = list(dict.fromkeys(entries))
+        found: dict[str, list[PastRun]] = {name: [] for name in names}
+        for start in range(0, len(names), ENTRIES_AT_ONCE):
+            parts = [
+                sa.select(
+                    sa.select(*_COLUMNS)
+                    .where(self._mine, RunRow.entry == name)
+                    .order_by(*_NEWEST_FIRST)
+                    .limit(each)
+                    .subquery(f"last_{at}")
+                )
+                for at, name in enumerate(names[start : start + ENTRIES_AT_ONCE])
+            ]
+            for run in self._read(sa.union_all(*parts)):
+                found[run.entry or ""].append(run)
+        for runs in found.values():
+            runs.sort(key=lambda run: (run.due_at, run.id), reverse=True)
+        return found
+
+    def counts(self, since: datetime) -> dict[Status, int]:
+        """How many runs that were due since then stand where."""
+        query = (
+            sa.select(RunRow.status, sa.func.count())
+            .where(self._mine, RunRow.due_at >= since)
+            .group_by(RunRow.status)
+        )
+        rows = self.ledger.read(lambda connection: connection.execute(query).all())
+        return {Status(status): count for status, count in rows}
+
+    def letters(self, *, limit: int = 50) -> list[Mapping[str, Any]]:
+        """Runs that went to the dead letters, newest first, also of letters that are gone by now."""
+        table = LetterRow
+        columns = (
+            table.letter_id, table.run_id, table.task, table.reason, table.error, table.dead_at,
+        )  # fmt: skip
+        query = (
+            sa.select(*columns)
+            .where(table.prefix == self.ledger.prefix)
+            .order_by(table.dead_at.desc(), table.id.desc())
+            .limit(limit)
+        )
+        rows = self.ledger.read(lambda connection: connection.execute(query).mappings().all())
+        return [dict(row) for row in rows]
+
+    def audit(self, *, limit: int = 50) -> list[Mapping[str, Any]]:
+        """Who did what, newest first."""
+        query = (
+            sa.select(AuditRow.at, AuditRow.who, AuditRow.action, AuditRow.facts)
+            .where(AuditRow.prefix == self.ledger.prefix)
+            .order_by(AuditRow.at.desc(), AuditRow.id.desc())
+            .limit(limit)
+        )
+        rows = self.ledger.read(lambda connection: connection.execute(query).mappings().all())
+        return [dict(row) for row in rows]
+
+    def has_ended(self, run_id: str) -> bool:
+        """Whether history knows the end of a run."""
+        query = sa.select(RunRow.status).where(self._mine, RunRow.run_id == run_id)
+        status = self.ledger.read(lambda connection: connection.scalar(query))
+        return status is not None and Status(status) in ENDS
+
+    def _read(self, query: Any) -> list[PastRun]:
+        rows = self.ledger.read(lambda connection: connection.execute(query).mappings().all())
+        return [PastRun(**{**row, "status": Status(row["status"])}) for row in rows]
+
+
+def read_cursor(text: str) -> tuple[datetime, int]:
+    moment, _, number = text.rpartition("/")
+    try:
+        return datetime.fromisoformat(moment), int(number)
+    except ValueError:
+        raise ConfigurationError(f"{text!r} is no place in history: take `next` of a page") from None
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,68 @@
+"""Writes history: a batch is a transaction, and a row that is there is weighed against the new one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from .happenings import FIRST, News
+from .opening import Ledger
+from .tables import AttemptRow, LetterRow, RunRow, metadata
+
+_RUNS: Final = metadata.tables[RunRow.__tablename__]
+_ATTEMPTS: Final = metadata.tables[AttemptRow.__tablename__]
+_LETTERS: Final = metadata.tables[LetterRow.__tablename__]
+_OF_THE_LATER: Final = ("status", "reason", "worker", "ended_at", "duration_s", "error")
+_WHOEVER_KNOWS: Final = ("task", "entry", "slot")
+
+
+def write_news(ledger: Ledger, news: News) -> None:
+    """Safe to repeat. Raises `LedgerUnavailable`."""
+    prefix = ledger.prefix
+    # In one order: two writers that have a run in common wait for each other, and not in a circle.
+    runs = [news.runs[each].row(prefix) for each in sorted(news.runs)]
+    attempts = [{"prefix": prefix, **each} for each in news.attempts]
+    letters = [{"prefix": prefix, **each} for each in news.letters]
+    upsert = ledger.database.dialect.upsert
+
+    def write(connection: sa.Connection) -> None:
+        for rows, statement in (
+            (runs, lambda: upsert(_RUNS, ("prefix", "run_id"), _weigh)),
+            (attempts, lambda: upsert(_ATTEMPTS, ("prefix", "run_id", "attempt", "fence"))),
+            (letters, lambda: upsert(_LETTERS, ("prefix", "letter_id"))),
+        ):
+            _write(connection, rows, statement)
+
+    ledger.write(write)
+
+
+def _write(
+    connection: sa.Connection, rows: Sequence[Mapping[str, Any]], statement: Callable[[], sa.Insert]
+) -> None:
+    if rows:
+        connection.execute(statement(), rows)
+
+
+def _weigh(new: Any) -> Mapping[str, Any]:
+    """By the same rules as `RunUpdate.merged_with`."""
+    old = _RUNS.c
+    is_later = new.stage >= old.stage
+    changes: dict[str, Any] = {
+        name: sa.case((is_later, new[name]), else_=old[name]) for name in _OF_THE_LATER
+    }
+    changes |= {name: sa.func.coalesce(old[name], new[name]) for name in _WHOEVER_KNOWS}
+    changes |= {name: _earlier(old[name], new[name]) for name in (*FIRST, "due_at")}
+    changes |= {name: _larger(old[name], new[name]) for name in ("attempt", "fence")}
+    # Last: MySQL makes one change after the other, and weighs by what it has made.
+    changes["stage"] = _larger(old.stage, new.stage)
+    return changes
+
+
+def _larger(old: Any, new: Any) -> Any:
+    return sa.case((new > old, new), else_=old)
+
+
+def _earlier(old: Any, new: Any) -> Any:
+    return sa.case((sa.or_(old.is_(None), new < old), new), else_=old)
