@@ -169,7 +169,7 @@ class Schedule:
 
     def jobs(self) -> list[Job]:
         """Triggers and backfills that are not done yet, oldest first."""
-        return self.contents().jobs
+        return [said for said in self._pages() if isinstance(said, Job)]
 
     def position_of(self, backfill: Backfill) -> datetime | None:
         """Up to which slot a backfill is published; None: it has not begun, or is done."""
@@ -205,7 +205,7 @@ class Schedule:
         return defined[name]
 
     def _audit(self, action: str, name: str, why: str, **facts: object) -> None:
-        audit(action, self._by, entry=name, why=why, **facts)
+        audit(action, self._by, app=self._app, entry=name, why=why, **facts)
 
 
 def _did_you_mean(name: str, known: Mapping[str, Any]) -> str:

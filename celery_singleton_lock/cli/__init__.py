@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from .audit import audit
 from .db import db
 from .dead_letters import dead_letters
 from .doctor import doctor
@@ -17,6 +18,7 @@ from .quorum import quorum
 from .runs import runs
 from .scheduling import schedule
 from .streams import streams
+from .watching import watch
 
 
 @click.group()
@@ -39,3 +41,5 @@ singleton.add_command(quorum)
 singleton.add_command(runs)
 singleton.add_command(schedule)
 singleton.add_command(doctor)
+singleton.add_command(audit)
+singleton.add_command(watch)

@@ -35,7 +35,7 @@ def telling_errors(command: Command) -> Command:
         except BrokerUnavailable as error:
             fail(f"the broker did not answer: {error}. Nothing is lost: try again", SERVER_AWAY)
         except (StoreUnavailable, LedgerUnavailable) as error:
-            fail(f"{error}. What was asked may have been done: look, and ask again", SERVER_AWAY)
+            fail(f"{error}. A change may have been made: look, and ask again", SERVER_AWAY)
 
     return told  # type: ignore[return-value]
 

@@ -92,7 +92,7 @@ def unlock(context: click.Context, key: str, reason: str, yes: bool, as_json: bo
         ensure_somebody_to_ask(f"{question} Give --yes", as_json=as_json)
         print_facts(facts_of(lock))
         click.confirm(question, abort=True, err=True)
-    taken = api.unlock(store, key, why=reason)
+    taken = api.unlock(store, key, why=reason, app=context.obj.app)
     if taken is None:
         fail(f"nobody holds {key} any more")
     if as_json:

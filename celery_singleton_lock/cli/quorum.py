@@ -88,7 +88,7 @@ def accept_memory_loss(context: click.Context, reason: str, yes: bool, as_json: 
         click.confirm(question, abort=True, err=True)
     who = whoami()
     taken = store.accept_memory_loss(who=who, why=reason)
-    record("memory_loss_accepted", who, nodes=taken, why=reason)
+    record("memory_loss_accepted", who, app=context.obj.app, nodes=taken, why=reason)
     if as_json:
         print_json({"taking_part": taken})
         return

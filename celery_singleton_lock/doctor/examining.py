@@ -21,6 +21,7 @@ TOPICS: Final = (
     "tasks",
     "workers",
     "runs",
+    "ledgers",
 )
 """Each registers its checks when it is imported: in the order in which people should read them."""
 

@@ -15,6 +15,7 @@ from celery_singleton_lock.core.redaction import redact
 from celery_singleton_lock.leases import LeaseStore
 from celery_singleton_lock.leases.redis.facts import ServerState, state_of
 from celery_singleton_lock.leases.redis.store import RedisLeaseStore
+from celery_singleton_lock.ledger import Ledger, ledger_of
 from celery_singleton_lock.recovery.dead_letters import dead_letters_of
 from celery_singleton_lock.recovery.letters import Letter
 from celery_singleton_lock.recovery.locks import Lock, locks_in
@@ -138,6 +139,13 @@ class Patient:
     @once
     def locks(self) -> Sequence[Lock]:
         return [lock for lock, _ in zip(locks_in(self.store), range(LOCKS_READ), strict=False)]
+
+    @once
+    def ledger(self) -> Ledger:
+        ledger = ledger_of(self.app)
+        if ledger is None:
+            raise NotApplicable("there is no ledger: singleton_database_url is not set")
+        return ledger
 
     # The schedule
 

@@ -40,7 +40,8 @@ class LocksData(Data):
 class Unlock(Change):
     async def change(self, asked: dict[str, Any]) -> dict[str, Any]:
         key, why = given_text(asked, "key"), given_text(asked, "why")
-        taken = await self.do(lambda: unlock(parts_of(self.desk.app).store, key, why=why, who=self.who))
+        app = self.desk.app
+        taken = await self.do(lambda: unlock(parts_of(app).store, key, why=why, who=self.who, app=app))
         self.desk.locks.forget()
         if taken is None:
             return {"message": f"Nobody holds {key} any more."}

@@ -142,7 +142,8 @@ class DeadLetters:
         finally:
             refused = sum(bool(each.why_not) for each in outcomes)
             facts = {"queue": self.queue, "what": str(choice)}
-            record(action, who or whoami(), **facts, count=len(outcomes) - refused, refused=refused)
+            counts = {"count": len(outcomes) - refused, "refused": refused}
+            record(action, who or whoami(), app=self._app, **facts, **counts)
 
     def _work(self, choice: Choice, work: Work | None, outcomes: Outcomes | None = None) -> Outcomes:
         """Do `work` on each letter of the choice, once, and remove it with its repeats, unless the

@@ -67,6 +67,13 @@ class Lock:
         return str(note.get("worker") or note.get("beat") or self.owner)
 
     @property
+    def name(self) -> str:
+        """What people call it: the task of a run, else the key."""
+        if self.kind in ("run", "task") and self.note.get("task"):
+            return str(self.note["task"])
+        return self.key
+
+    @property
     def kind(self) -> str:
         """What the lease is for: ``run``, ``task``, ``call``, ``beat``, ``lock``..."""
         return self.key.partition(":")[0]
@@ -127,10 +134,11 @@ def why_not_unlock(lock: Lock) -> str:
     return ""
 
 
-def unlock(store: LeaseStore, key: str, *, why: str, who: str = "") -> Lock | None:
+def unlock(store: LeaseStore, key: str, *, why: str, who: str = "", app: Any = None) -> Lock | None:
     """Take the lease from its holder, who finds it lost and cannot finish. The fence moves: what the
     holder still writes with the old one can be refused. Returns what was there; None if nothing was
-    to be taken. Raises `ConfigurationError` where that would do harm, see `why_not_unlock`."""
+    to be taken. Raises `ConfigurationError` where that would do harm, see `why_not_unlock`.
+    `app`: whose ledger has the audit."""
     lock = look_at(store, key)
     if lock is not None and (harm := why_not_unlock(lock)):
         raise ConfigurationError(f"{key!r} is not unlocked: {harm}")
@@ -138,7 +146,7 @@ def unlock(store: LeaseStore, key: str, *, why: str, who: str = "") -> Lock | No
     taken = store.force_release(key, who=who, why=why)
     if taken is None:
         return None
-    audit("unlocked", who, key=key, holder=taken.owner, fence=taken.fence, why=why)
+    audit("unlocked", who, app=app, key=key, holder=taken.owner, fence=taken.fence, why=why)
     return Lock.of(taken, store.now())
 
 

@@ -22,6 +22,7 @@ from celery_singleton_lock.doctor import Finding, Level, examine
 from celery_singleton_lock.doctor.findings import Trouble, all_checks
 from celery_singleton_lock.doctor.patient import Patient, Worker
 from celery_singleton_lock.doctor.workers import workers_know_the_same_tasks
+from celery_singleton_lock.ledger import required_ledger_of
 from celery_singleton_lock.recovery.dead_letters import dead_letters_of
 from celery_singleton_lock.recovery.letters import Letter
 from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer, SentinelSet, TcpProxy
@@ -528,6 +529,21 @@ def test_dead_letters_are_found_and_many_are_a_problem(redis_url: str) -> None:
     for message in messages[2:]:
         dead_letters_of(app).send(Letter.about(message, "failed"))
     assert_found(app, "dead-letters", PROBLEM, "12 dead letters")
+
+
+# The ledger
+
+
+def test_ledger_that_is_away_or_old_is_found(tmp_path: Path) -> None:
+    assert_well(shop(), "ledger-answers", level=NOT_APPLICABLE)
+    away = shop(singleton_database_url=f"sqlite:///{tmp_path}/no/such/ledger.db")
+    assert_found(away, "ledger-answers", PROBLEM, "Runs go on")
+    app = shop(singleton_database_url=f"sqlite:///{tmp_path}/ledger.db")
+    assert_well(app, "ledger-answers")
+    assert_found(app, "ledger-schema", PROBLEM, "has no tables")
+    required_ledger_of(app).schema.upgrade()
+    assert_well(app, "ledger-schema")
+    required_ledger_of(app).close()
 
 
 # All of it

@@ -1,0 +1,110 @@
+"""What happened between two looks. No I/O but to ask how a run ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from .looking import Look
+
+KEPT: Final = 200
+TOLD_ONE_BY_ONE: Final = 5
+"""More slots than this at one look are told as a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    at: datetime
+    text: str
+    colour: str = ""
+
+
+class Diary:
+    def __init__(self) -> None:
+        self._last: Look | None = None
+        self._lines: deque[Happening] = deque(maxlen=KEPT)
+
+    def take_in(self, look: Look) -> Sequence[Happening]:
+        """All that is known, latest first."""
+        if self._last is not None:
+            for happening in _between(self._last, look):
+                self._lines.appendleft(happening)
+        self._last = look
+        return list(self._lines)
+
+
+def _between(last: Look, look: Look) -> Iterator[Happening]:
+    yield from _members(last, look)
+    yield from _slots(last, look)
+    yield from _pauses(last, look)
+    yield from _locks(last, look)
+    if last.letters is not None and look.letters is not None and look.letters != last.letters:
+        more = look.letters - last.letters
+        told = f"{more} more dead letters" if more > 0 else f"{-more} dead letters fewer"
+        yield Happening(look.now, told, "red" if more > 0 else "green")
+
+
+def _members(last: Look, look: Look) -> Iterator[Happening]:
+    for member in sorted(set(look.members) - set(last.members)):
+        yield Happening(look.now, f"beat {short(member)} came", "green")
+    for member in sorted(set(last.members) - set(look.members)):
+        yield Happening(look.now, f"beat {short(member)} is gone", "red")
+
+
+def _slots(last: Look, look: Look) -> Iterator[Happening]:
+    before = {entry.name: entry.last_slot for entry in last.entries}
+    published = [
+        entry
+        for entry in look.entries
+        if entry.last_slot and entry.name in before and entry.last_slot != before[entry.name]
+    ]
+    if len(published) > TOLD_ONE_BY_ONE:
+        yield Happening(look.now, f"published: {len(published)} entries")
+        return
+    for entry in published:
+        slot = entry.last_slot.strftime("%H:%M:%S") if entry.last_slot else ""
+        yield Happening(look.now, f"published {entry.name} of {slot}")
+
+
+def _pauses(last: Look, look: Look) -> Iterator[Happening]:
+    before = {entry.name: entry.is_paused for entry in last.entries}
+    for entry in look.entries:
+        if entry.name not in before:
+            yield Happening(look.now, f"added {entry.name}", "cyan")
+        elif entry.is_paused != before[entry.name]:
+            done = f"paused by {entry.paused_by}" if entry.is_paused else "resumed"
+            yield Happening(look.now, f"{entry.name} {done}", "cyan")
+    for name in sorted(before.keys() - {entry.name for entry in look.entries}):
+        yield Happening(look.now, f"removed {name}", "cyan")
+
+
+def _locks(last: Look, look: Look) -> Iterator[Happening]:
+    # The threads read at their own pace: the same reading twice tells nothing.
+    if last.locks is look.locks:
+        return
+    before = {lock.key: lock for lock in last.locks}
+    now = {lock.key: lock for lock in look.locks}
+    for key in sorted(now.keys() - before.keys()):
+        yield Happening(look.now, f"started {now[key].name} on {now[key].holder}", "green")
+    for key in now.keys() & before.keys():
+        name = now[key].name
+        if now[key].state is not before[key].state:
+            yield Happening(look.now, f"{name}: now {now[key].state.value}", "yellow")
+        elif now[key].fence != before[key].fence:
+            yield Happening(look.now, f"{name}: taken by {now[key].holder}", "yellow")
+        elif now[key].overdue_by and not before[key].overdue_by:
+            yield Happening(look.now, f"{name} on {now[key].holder} is overdue", "red")
+    gone = sorted(before.keys() - now.keys())
+    for key, record in zip(gone, look.outcome_of(gone), strict=False):
+        outcome = (record.outcome if record else None) or "ended"
+        colour = "" if outcome in ("succeeded", "ended") else "red"
+        yield Happening(look.now, f"{outcome}: {before[key].name} on {before[key].holder}", colour)
+
+
+def short(member: str) -> str:
+    """A replica by its host and process."""
+    return ":".join(member.split(":")[:2])
