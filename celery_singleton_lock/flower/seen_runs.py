@@ -129,8 +129,15 @@ def as_run(task: Any) -> RunSeen:
         seen=seen,
         error=task.exception if status in ("failed", "dead", "retrying") else None,
         reason=getattr(task, "reason", None) if status == "skipped" else None,
-        lag_s=max(0.0, (started - slot).total_seconds()) if slot and started else None,
+        lag_s=_lag_s(task, slot, started),
     )
+
+
+def _lag_s(task: Any, slot: datetime | None, started: datetime | None) -> float | None:
+    # Of a retry nobody remembers when the first attempt began.
+    if slot is None or started is None or task.retries:
+        return None
+    return max(0.0, (started - slot).total_seconds())
 
 
 def _fits(task: Any, query: Query) -> bool:

@@ -171,6 +171,9 @@ export function timeline({ runs, since, until }, width) {
     lanes.get(name).push(run);
   }
   if (!lanes.size) return nothing("No run in this time.");
+  // What went well is drawn first, so that it hides nothing else.
+  const rank = (run) => (run.status === "succeeded" ? 0 : 1);
+  for (const lane of lanes.values()) lane.sort((a, b) => rank(a) - rank(b));
   const names = [...lanes.keys()].slice(0, MOST_LANES).sort((a, b) => a.localeCompare(b));
   const left = Math.min(190, Math.max(90, width * 0.22));
   const height = TOP + names.length * LANE + BOTTOM;
