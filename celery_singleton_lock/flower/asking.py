@@ -8,7 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Generic, TypeVar
 
-from celery_singleton_lock.core.errors import BrokerUnavailable, SingletonError, StoreUnavailable
+from celery_singleton_lock.core.errors import (
+    BrokerUnavailable,
+    LedgerUnavailable,
+    SingletonError,
+    StoreUnavailable,
+)
 
 Answer = TypeVar("Answer")
 
@@ -41,7 +46,7 @@ class Asking:
         except TimeoutError:
             asked.add_done_callback(_look_at_it)
             raise NoAnswer(f"no answer within {self._patience_s:g} seconds") from None
-        except (StoreUnavailable, BrokerUnavailable) as error:
+        except (BrokerUnavailable, LedgerUnavailable, StoreUnavailable) as error:
             raise NoAnswer(str(error)) from error
 
 

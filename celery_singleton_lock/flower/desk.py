@@ -9,6 +9,7 @@ from typing import Any, Final
 from celery_singleton_lock.beat.book import Job
 from celery_singleton_lock.beat.entry_state import EntryState
 from celery_singleton_lock.bootstrap import open_schedule
+from celery_singleton_lock.ledger import ledger_of
 from celery_singleton_lock.recovery.dead_letters import dead_letters_of
 from celery_singleton_lock.recovery.letters import Letter
 from celery_singleton_lock.recovery.locks import Lock, locks_in
@@ -16,6 +17,7 @@ from celery_singleton_lock.worker.parts import parts_of
 
 from .asking import Asking, Snapshot
 from .history import History
+from .past_runs import PastRuns
 from .seen_runs import SeenRuns
 
 
@@ -52,7 +54,10 @@ class Desk:
         self.locks: Final = Snapshot(self.asking, self._look_at_locks)
         # To look, RabbitMQ has to hand out all of them, and to take them back.
         self.letters: Final = Snapshot(self.asking, self._look_at_letters, fresh_for_s=5)
-        self.history: Final[History] = SeenRuns(flower)
+        ledger = ledger_of(self.app)
+        self.history: Final[History] = (
+            SeenRuns(flower) if ledger is None else PastRuns(ledger, self.asking)
+        )
 
     def _look_at_schedule(self) -> ScheduleSeen:
         schedule = open_schedule(self.app)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from celery_singleton_lock.beat.entry_state import EntryState
 from celery_singleton_lock.beat.schedule import Schedule
 from celery_singleton_lock.bootstrap import open_schedule
 
+from .asking import NoAnswer
 from .handlers import Change, Data, Page, answering, given_text
 from .history import Query, RunSeen, stamp
 from .paging import Part, part_of
@@ -46,7 +47,7 @@ class ScheduleData(Data):
         if self.text("sort") == "next":
             entries.sort(key=lambda entry: (entry.next_slot or _NEVER, entry.name))
         part = part_of(entries, self.number("page", 1, least=1), self.size())
-        runs = await self.desk.history.latest([entry.name for entry in part.rows], RUNS_IN_STRIP)
+        runs, about = await self._runs_of([entry.name for entry in part.rows])
         following = min((entry.next_slot for entry in seen.entries if entry.next_slot), default=None)
         self.send(
             {
@@ -57,10 +58,18 @@ class ScheduleData(Data):
                 "next": stamp(following),
                 "replicas": seen.replicas,
                 "jobs": len(seen.jobs),
-                "history": self.desk.history.about(),
+                "history": about,
                 **_part(part, seen.now, runs),
             }
         )
+
+    async def _runs_of(self, entries: Sequence[str]) -> tuple[Mapping[str, Sequence[RunSeen]], str]:
+        """And what is to be said of them. Without its past the schedule is of use, too."""
+        history = self.desk.history
+        try:
+            return await history.latest(entries, RUNS_IN_STRIP), history.about()
+        except NoAnswer as error:
+            return {}, f"The history of runs cannot be read: {error}"
 
 
 class EntryData(Data):
@@ -85,7 +94,9 @@ class EntryData(Data):
         )
 
 
-def _part(part: Part[EntryState], now: datetime, runs: Any) -> dict[str, Any]:
+def _part(
+    part: Part[EntryState], now: datetime, runs: Mapping[str, Sequence[RunSeen]]
+) -> dict[str, Any]:
     rows = [as_json(entry, now, runs.get(entry.name, ())) for entry in part.rows]
     return {**part.as_json(), "rows": rows}
 

@@ -107,8 +107,8 @@ class Page:
     """The `Filter.after` of the page that follows; None: this is the last."""
 
 
-_COLUMNS: Final = [getattr(RunRow, each.name) for each in fields(PastRun)]
-_NEWEST_FIRST: Final = (RunRow.due_at.desc(), RunRow.id.desc())
+COLUMNS: Final = [getattr(RunRow, each.name) for each in fields(PastRun)]
+NEWEST_FIRST: Final = (RunRow.due_at.desc(), RunRow.id.desc())
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Queries:
     def runs(self, which: Filter | None = None, *, limit: int = 50) -> Page:
         """Newest first. Costs the same for every page: each begins where the one before has ended."""
         which = which or Filter()
-        query = sa.select(*_COLUMNS).where(self._mine, *which.conditions())
+        query = sa.select(*COLUMNS).where(self._mine, *which.conditions())
         if which.after is not None:
             due_at, number = read_cursor(which.after)
             # The first part alone would do to find the place in the index.
@@ -130,12 +130,12 @@ class Queries:
                 RunRow.due_at <= due_at,
                 sa.or_(RunRow.due_at < due_at, RunRow.id < number),
             )
-        found = self._read(query.order_by(*_NEWEST_FIRST).limit(limit + 1))
+        found = self.read(query.order_by(*NEWEST_FIRST).limit(limit + 1))
         more = len(found) > limit
         return Page(tuple(found[:limit]), found[limit - 1].cursor if more else None)
 
     def run(self, run_id: str) -> PastRun | None:
-        found = self._read(sa.select(*_COLUMNS).where(self._mine, RunRow.run_id == run_id))
+        found = self.read(sa.select(*COLUMNS).where(self._mine, RunRow.run_id == run_id))
         return found[0] if found else None
 
     def attempts(self, run_id: str) -> list[PastAttempt]:
@@ -167,12 +167,12 @@ class Queries:
     def slowest(self, which: Filter | None = None, *, limit: int = 50) -> list[PastRun]:
         """Those that took longest, longest first."""
         query = (
-            sa.select(*_COLUMNS)
+            sa.select(*COLUMNS)
             .where(self._mine, RunRow.duration_s.is_not(None), *(which or Filter()).conditions())
             .order_by(RunRow.duration_s.desc(), RunRow.id.desc())
             .limit(limit)
         )
-        return self._read(query)
+        return self.read(query)
 
     def last_of(self, entries: Iterable[str], each: int = 20) -> dict[str, list[PastRun]]:
         """The last runs of each of these entries, newest first: one query for a hundred entries."""
@@ -181,15 +181,15 @@ class Queries:
         for start in range(0, len(names), ENTRIES_AT_ONCE):
             parts = [
                 sa.select(
-                    sa.select(*_COLUMNS)
+                    sa.select(*COLUMNS)
                     .where(self._mine, RunRow.entry == name)
-                    .order_by(*_NEWEST_FIRST)
+                    .order_by(*NEWEST_FIRST)
                     .limit(each)
                     .subquery(f"last_{at}")
                 )
                 for at, name in enumerate(names[start : start + ENTRIES_AT_ONCE])
             ]
-            for run in self._read(sa.union_all(*parts)):
+            for run in self.read(sa.union_all(*parts)):
                 found[run.entry or ""].append(run)
         for runs in found.values():
             runs.sort(key=lambda run: (run.due_at, run.id), reverse=True)
@@ -237,7 +237,7 @@ class Queries:
         status = self.ledger.read(lambda connection: connection.scalar(query))
         return status is not None and Status(status) in ENDS
 
-    def _read(self, query: Any) -> list[PastRun]:
+    def read(self, query: Any) -> list[PastRun]:
         rows = self.ledger.read(lambda connection: connection.execute(query).mappings().all())
         return [PastRun(**{**row, "status": Status(row["status"])}) for row in rows]
 

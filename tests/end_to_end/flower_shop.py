@@ -13,13 +13,14 @@ from celery_singleton_lock import SingletonTask
 EVIL = "<script>alert(1)</script>"
 
 
-def open_shop(redis: str, customers: int = 0) -> Celery:
-    """Each customer is an entry of the schedule."""
+def open_shop(redis: str, customers: int = 0, database: str | None = None) -> Celery:
+    """Each customer is an entry of the schedule. `database`: where the ledger is."""
     app = Celery("shop", broker=redis, backend=redis, set_as_current=False)
     app.conf.update(
         beat_scheduler="celery_singleton_lock:SingletonScheduler",
         singleton_lock_ttl=4,
         singleton_slot_ttl=1.5,
+        singleton_database_url=database,
         worker_prefetch_multiplier=1,
         worker_send_task_events=True,
         broker_connection_retry_on_startup=True,

@@ -26,7 +26,7 @@ CHROMIUM = (
 )  # fmt: skip
 SHOP = """
 from tests.end_to_end.flower_shop import open_shop
-app = open_shop({redis!r}, {customers})
+app = open_shop({redis!r}, {customers}, {database!r})
 """
 FLOWERCONFIG = """
 from celery_singleton_lock.flower import install
@@ -44,6 +44,7 @@ class FlowerServer(Server):
         redis: str,
         *options: str,
         customers: int = 0,
+        database: str | None = None,
         stock: bool = False,
         prefix: str = "",
         may_change: bool = True,
@@ -52,6 +53,7 @@ class FlowerServer(Server):
         self._redis = redis
         self._options = options
         self._customers = customers
+        self._database = database
         self._stock = stock
         self._prefix = prefix
         self._may_change = may_change
@@ -61,7 +63,7 @@ class FlowerServer(Server):
         return f"http://127.0.0.1:{self.port}{self._prefix}"
 
     def _create_data(self) -> None:
-        shop = SHOP.format(redis=self._redis, customers=self._customers)
+        shop = SHOP.format(redis=self._redis, customers=self._customers, database=self._database)
         (self.data / "shop.py").write_text(shop)
         if self._stock:
             (self.data / "flowerconfig.py").write_text(FLOWERCONFIG)
