@@ -44,8 +44,9 @@ MINUTES ?= 5
 SEED ?=
 STORE ?= redis
 BROKER ?= redis
+POOL ?= prefork
 soak: $(VENV)/.installed-test servers ## Beats, workers, store and broker are hurt for MINUTES, from a SEED; STORE=all for all
-	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --store $(STORE) --broker $(BROKER) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --store $(STORE) --broker $(BROKER) --pool $(POOL) $(if $(SEED),--seed $(SEED))
 
 mutants: $(VENV)/.installed-test servers ## The product is broken on purpose, in eleven ways, and each must be caught
 	@$(BIN)/python -m tests.chaos.mutation

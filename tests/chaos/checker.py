@@ -18,6 +18,7 @@ from .history import Execution, History, Window
 from .journal import Event
 
 _AT_ONCE_S: Final = 0.3
+_FAILOVER_S: Final = 8.0
 _IN_QUEUE_S: Final = 15.0
 """How long a message may lie in the queue before a worker takes it."""
 REPLICATED: Final = frozenset({"kill-master", "stop-master"})
@@ -79,9 +80,16 @@ class Judge:
         ]
 
     def store_may_have_forgotten(self, since: float, until: float) -> bool:
-        """One node of a quorum may forget, and nothing is forgotten."""
-        forgot = self.faults(since, until, kinds=frozenset({"forget", *REPLICATED}))
-        return any(fault.target == "store" for fault in forgot)
+        """One node of a quorum may forget, and nothing is forgotten. A master that wakes up after its
+        successor was chosen takes writes until it is told: those are lost, too."""
+        return any(
+            fault.target == "store"
+            and (
+                (fault.kind == "forget" and fault.touches(since, until))
+                or (fault.kind in REPLICATED and fault.touches(since - _FAILOVER_S, until))
+            )
+            for fault in self.history.faults
+        )
 
     def store_clock_moved(self, since: float, until: float) -> bool:
         moved = self.faults(since, until, kinds=frozenset({"clock"}))
