@@ -58,7 +58,7 @@ class _Picture:
         """The next lane's upper edge."""
         top = 26 + self.lanes * LANE
         self.lanes += 1
-        weight = ' font-weight="600"' if title else ""
+        weight = ' style="font-weight:600"' if title else ""
         self.shapes.append(f'<text x="6" y="{top + 14}"{weight}>{escape(name)}</text>')
         if not title:
             y = top + LANE - 0.5
@@ -66,7 +66,15 @@ class _Picture:
         return top
 
     def bar(
-        self, since: float, until: float, top: float, colour: str, tip: str, *, open_end: bool = False
+        self,
+        since: float,
+        until: float,
+        top: float,
+        colour: str,
+        tip: str,
+        *,
+        label: str = "",
+        open_end: bool = False,
     ) -> None:
         left = self.x(since)
         width = max(self.x(until) - left, 2.5)
@@ -75,6 +83,11 @@ class _Picture:
             f'<rect x="{left:.1f}" y="{top + 3:.1f}" width="{width:.1f}" height="{LANE - 7}" rx="2" '
             f'fill="{colour}"{edge}><title>{escape(tip)}</title></rect>'
         )
+        if len(label) * 6 + 6 < width:
+            self.shapes.append(
+                f'<text x="{left + 4:.1f}" y="{top + 13:.1f}" style="fill:#fff;font-size:10px">'
+                f"{escape(label)}</text>"
+            )
 
     def dot(self, at: float, top: float, colour: str, tip: str, size: float = 3) -> None:
         self.shapes.append(
@@ -106,7 +119,8 @@ def timeline(trial: Trial) -> str:
         top = picture.lane(target)
         for fault in history.faults:
             if fault.target == target:
-                picture.bar(fault.since, fault.until, top, _colour(fault), _tip_of_fault(fault, began))
+                tip = _tip_of_fault(fault, began)
+                picture.bar(fault.since, fault.until, top, _colour(fault), tip, label=fault.kind)
     picture.lane("executed by", title=True)
     for worker in (*WORKERS, ""):
         mine = [each for each in history.executions if each.worker == worker]
@@ -132,13 +146,13 @@ def timeline(trial: Trial) -> str:
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="18" y2="100%" stroke="#b3261e" stroke-width="1.5"/>'
             f'<text x="{x + 2:.1f}" y="24" style="fill:#b3261e">{number}</text>'
         )
-    for what, text in (("healed", "all is healed"), ("last_slot", "beats are ended")):
+    for what, text, y in (("healed", "all is healed", 28), ("last_slot", "beats are ended", 40)):
         at = history.when(what)
         if at is not None:
             x = picture.x(at)
             picture.shapes.append(
                 f'<line x1="{x:.1f}" x2="{x:.1f}" y1="18" y2="100%" stroke="#2e6b3e" '
-                f'stroke-dasharray="4 3"/><text x="{x - 3:.1f}" y="28" text-anchor="end" '
+                f'stroke-dasharray="4 3"/><text x="{x - 3:.1f}" y="{y}" text-anchor="end" '
                 f'style="fill:#2e6b3e">{text}</text>'
             )
     return picture.svg()
@@ -177,7 +191,14 @@ def _legend() -> str:
         '<span style="background:#d9822b;border-radius:50%"></span>a copy'
         '<span style="background:#2e9e57;border-radius:50%"></span>ended'
     )
-    return f'<p class="key">{tasks}{marks}</p>'
+    faults = "".join(
+        f'<span style="background:{colour}"></span>{what}'
+        for what, colour in (
+            ("killed", "#b3261e"), ("stopped, and woken", "#d9822b"), ("its link is hurt", LINK_COLOUR),
+            ("emptied", "#6a1b9a"), ("its clock is moved", "#00838f"), ("its disk is full", "#5d4037"),
+        )
+    )  # fmt: skip
+    return f'<p class="key">{faults}</p><p class="key">{tasks}{marks}</p>'
 
 
 def _page(trial: Trial) -> Iterator[str]:

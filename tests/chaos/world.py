@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -30,6 +31,7 @@ ROOT: Final = Path(__file__).parents[2]
 BEAT: Final = "beat --pidfile= -l INFO"
 WORKER: Final = "worker -n {name}@chaos -P {pool} -c 2 --without-gossip --without-mingle -l INFO"
 STALL_S: Final = 0.4
+UP_WITHIN_S: Final = 60.0
 WRONG_CLOCK: Final = "-3600s"
 """Of the second beat, all the time: slots go by the store's clock."""
 BrokerKind = Literal["redis", "rabbitmq"]
@@ -191,7 +193,7 @@ class World:
         self.broker.stop()
         self.store.stop()
 
-    def wait_until_up(self, within: float = 60.0) -> None:
+    def wait_until_up(self, within: float = UP_WITHIN_S) -> None:
         """Every worker is ready, and something was published."""
         if not wait_until(self._is_up, within):
             logs = "\n".join(f"{name}:\n{each.log[-2000:]}" for name, each in self.replicas.items())
@@ -293,7 +295,10 @@ class World:
     # After the faults
 
     def calm_down(self, calm_s: float, is_settled: Callable[[], bool], within: float) -> None:
-        """A while without faults; then no more is published, and what was begun may end."""
+        """A while without faults, in which beats that were just started come up; then no more is
+        published, and what was begun may end."""
+        healed = datetime.now(UTC).isoformat()
+        wait_until(lambda: self._has_published_after(healed), UP_WITHIN_S, every=0.5)
         self._wait_until(time.monotonic() + calm_s)
         self.journal.write("last_slot")
         for name in BEATS:
@@ -307,6 +312,9 @@ class World:
         self._tell_what_is_left()
         for name in WORKERS:
             self._end_in_order(self.replicas[name])
+
+    def _has_published_after(self, moment: str) -> bool:
+        return any((event.facts.get("slot") or "") > moment for event in self.journal.read())
 
     def _end_in_order(self, replica: Replica, within: float = 25.0) -> None:
         if replica.process is None:
