@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from amqp.exceptions import MessageNacked
 from kombu.exceptions import BatchPublishError, OperationalError
+from kombu.transport.virtual import Channel as VirtualChannel
 
 BROKER_TIMEOUT_S: Final = 5.0
 
@@ -41,3 +42,15 @@ def broker_errors(connection: Any | None) -> tuple[type[BaseException], ...]:
     if connection is None:
         return known
     return (*known, *connection.connection_errors, *connection.channel_errors)
+
+
+def has_queue(channel: Any, exchange: str, routing_key: str) -> bool:
+    """False if a message would go nowhere, of which nobody would be told. Where the broker itself tells
+    of it (AMQP), and where nobody needs to be there (a fanout), True."""
+    if not isinstance(channel, VirtualChannel):
+        return True
+    if not exchange:
+        return bool(routing_key)
+    if channel.typeof(exchange).type == "fanout":
+        return True
+    return any(channel._lookup(exchange, routing_key))

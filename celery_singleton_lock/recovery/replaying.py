@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from amqp.exceptions import ChannelError
-from kombu.transport.virtual import Channel as VirtualChannel
+
+from celery_singleton_lock.broker import has_queue
 
 from .letters import Outgoing
 from .links import Link, publish
@@ -22,7 +23,7 @@ def send_again(app: Any, link: Link, message: Outgoing) -> None:
         for queue in app.amqp.queues.values():
             if (queue.exchange.name, queue.routing_key) == (message.exchange, message.routing_key):
                 queue(channel).declare()
-        if isinstance(channel, VirtualChannel) and not _routes(channel, message):
+        if not has_queue(channel, message.exchange, message.routing_key):
             raise NoWay(_described(message))
         publish(channel, message)
 
@@ -32,13 +33,6 @@ def send_again(app: Any, link: Link, message: Outgoing) -> None:
         # No such exchange, or none of its queues wants it, or another declared the queue otherwise.
         link.drop()
         raise NoWay(f"{_described(message)} ({error})") from error
-
-
-def _routes(channel: Any, message: Outgoing) -> list[str]:
-    """Where kombu would put it. With none it drops the message, and tells nobody."""
-    if not message.exchange:
-        return [message.routing_key] if message.routing_key else []
-    return [queue for queue in channel._lookup(message.exchange, message.routing_key) if queue]
 
 
 def _described(message: Outgoing) -> str:

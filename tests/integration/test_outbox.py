@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from celery import chain, chord, group
+from celery import chain, chord, group, signals
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from sqlalchemy.exc import OperationalError
@@ -282,6 +284,49 @@ def test_row_that_the_broker_refuses_holds_up_its_key_and_nobody_else_and_become
     assert letter.original.exchange == "nowhere"
     with Connection(rabbitmq.url) as connection:
         connection.default_channel.queue_delete(letters)
+
+
+def test_message_that_redis_would_drop_unseen_is_refused(
+    open_shop: Open, sqlite_url: str, valkey: RedisServer
+) -> None:
+    name = f"topic-{time.time_ns()}"
+    bound = Queue(name, Exchange(name, "topic"), "heard.#")
+    shop = open_shop(sqlite_url, task_queues=[bound])
+    shop.send(1, queue=name, routing_key="heard.of")
+    shop.send(2, exchange=name, routing_key="unheard.of")
+    shop.send(3, exchange="nowhere", routing_key="x")
+    shop.drain()
+    assert shop.received(name) == [1]
+    assert dict(shop.states()) == {1: "published", 2: "held", 3: "held"}
+
+
+def test_receivers_and_flower_are_told_when_it_is_published(
+    open_shop: Open, sqlite_url: str, valkey: RedisServer
+) -> None:
+    shop = open_shop(sqlite_url, task_send_sent_event=True)
+    told: list[Any] = []
+
+    def after(sender: str, body: Any, headers: Any, **_: Any) -> None:
+        told.append((sender, body[0], headers["id"]))
+
+    # As Flower gets them: by Redis's own publish and subscribe.
+    heard = valkey.connect().pubsub(ignore_subscribe_messages=True)
+    heard.psubscribe("*celeryev*")
+    heard.get_message(timeout=5)
+    signals.after_task_publish.connect(after)
+    try:
+        shop.send(1, task_id="mine")
+        assert told == []
+        shop.drain()
+    finally:
+        signals.after_task_publish.disconnect(after)
+    assert told == [("shop.add", [1], "mine")]
+    message = heard.get_message(timeout=5)
+    heard.close()
+    assert message is not None
+    event = json.loads(base64.b64decode(json.loads(message["data"])["body"]))
+    assert event["type"] == "task-sent"
+    assert (event["uuid"], event["name"], event["queue"]) == ("mine", "shop.add", shop.queue)
 
 
 def test_key_waits_for_a_queue_that_is_full(
