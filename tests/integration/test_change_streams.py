@@ -148,7 +148,7 @@ def test_holder_that_comes_late_changes_nothing(ledgered: Ledgered) -> None:
     source.open("accounts", "singleton", 1)
     ledgered.add(1)
     with pytest.raises(LeaseLost):
-        source.process(0, SimpleNamespace(key="k", fence=1), apply, 5)  # type: ignore[arg-type]
+        source.process(0, _lease(1), apply, 5)
     assert Counter(ledgered.effects()) == Counter(range(1, 6))
 
 
@@ -264,23 +264,32 @@ def test_changes_in_redis_stay_if_their_handler_fails(
 
 
 def test_holder_of_an_older_fence_marks_nothing_in_redis(
-    redis_stream: tuple[ChangeStream, RedisChanges], valkey: RedisServer
+    redis_stream: tuple[ChangeStream, RedisChanges],
 ) -> None:
     stream, source = redis_stream
     source.add("a", {"number": 1})
-    taken: list[int] = []
+    shard = next(each for each in range(4) if _is_in(source, each))
 
-    def sleep(batch: Batch) -> None:
-        client: Any = valkey.connect()
-        for key in client.scan_iter("*lock*"):
-            client.delete(key)
-        taken.append(stream.drain(lambda batch: None))
-        source.add("a", {"number": 2})
+    def be_overtaken(batch: Batch) -> None:
+        with pytest.raises(RuntimeError):
+            source.process(shard, _lease(6), fail, 5)
+
+    def fail(batch: Batch) -> None:
+        raise RuntimeError("no")
 
     with pytest.raises(LeaseLost):
-        stream.drain(sleep)
-    assert taken == [1]
+        source.process(shard, _lease(5), be_overtaken, 5)
     assert stream.pending == 1
+    with pytest.raises(LeaseLost):
+        source.process(shard, _lease(5), fail, 5)
+
+
+def _lease(fence: int) -> Any:
+    return SimpleNamespace(key="k", fence=fence)
+
+
+def _is_in(source: RedisChanges, shard: int) -> bool:
+    return bool(source._client.xlen(f"{source._base}:1:{shard}"))
 
 
 def test_old_shards_in_redis_are_drained_before_the_new_ones(
