@@ -63,6 +63,8 @@ class SingletonSchedulerMixin:
         observe(app)
         self._watch = BeatWatch(app, self._settings, self._why_not_ready)
         super().__init__(app, *args, lazy=lazy, **kwargs)  # type: ignore[call-arg]
+        if not lazy:
+            self._refuse_old_ledger()
 
     def plan_entry(self, entry: Any) -> PlannedEntry:
         """How an entry of the other class's kind is planned. Override where it knows more than a
@@ -182,6 +184,12 @@ class SingletonSchedulerMixin:
             self._roster.static = schedule
             self._engine.follow(map(self.plan_entry, schedule.values()))
         return self._engine
+
+    def _refuse_old_ledger(self) -> None:
+        if self._settings.database_url is not None:
+            from celery_singleton_lock.ledger import required_ledger_of
+
+            required_ledger_of(self.app).ensure_usable()
 
     def _start_relay(self) -> None:
         """In each replica: they share what is in the outbox, and none has to be told to begin."""

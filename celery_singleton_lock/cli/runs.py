@@ -124,12 +124,15 @@ def show_one(queries: Queries, run_id: str, as_json: bool) -> None:
     run = queries.run(run_id)
     if run is None:
         fail(f"history knows no run {printable(run_id)}")
-    attempts = queries.attempts(run_id)
+    attempts, letters = queries.attempts(run_id), queries.letters(run_id)
     if as_json:
-        print_json({**run.facts, "attempts": [each.facts for each in attempts]})
+        told = [each.facts for each in attempts]
+        print_json({**run.facts, "attempts": told, "letters": letters})
         return
     shown = {**run.facts, "status": _status(run)}
     print_facts([(name, value) for name, value in shown.items() if value is not None])
+    for letter in letters:
+        print_facts([("letter", f"{letter['letter_id']} {letter['dead_at']}")])
     if attempts:
         click.echo()
         titles = ("ATTEMPT", "OUTCOME", "WORKER", "STARTED", "TOOK", "FENCE", "ERROR")

@@ -37,6 +37,9 @@ class Status(StrEnum):
 ENDS: Final = frozenset({Status.SKIPPED, Status.SUCCEEDED, Status.FAILED, Status.DEAD})
 """After these a run does not start again by itself."""
 
+LETTER_DUE_REASON: Final = "letter due"
+"""Why a run failed that is not yet among the dead letters, and will be."""
+
 _STEPS: Final = {
     Status.MISSED: 0,
     Status.PUBLISHED: 1,
@@ -65,7 +68,7 @@ def _moment(at: datetime) -> int:
 _ENDED: Final[Mapping[str, tuple[Status, str | None]]] = {
     "succeeded": (Status.SUCCEEDED, None),
     "failed": (Status.FAILED, None),
-    "failed, letter due": (Status.FAILED, "letter due"),
+    "failed, letter due": (Status.FAILED, LETTER_DUE_REASON),
     "rejected": (Status.FAILED, "rejected"),
     "revoked": (Status.FAILED, "revoked"),
     "ignored": (Status.SKIPPED, "ignored"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -18,6 +19,8 @@ from celery_singleton_lock.databases import READS_ONLY, Database, reason_of
 from celery_singleton_lock.settings import Settings
 
 from .schema import Schema
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 App = Any  # Celery ships no types.
@@ -41,6 +44,7 @@ class Ledger:
         self.database: Final = Database(url, timeout)
         self.prefix: Final = prefix
         self._timeout = timeout
+        self._is_usable = False
 
     @property
     def name(self) -> str:
@@ -50,6 +54,18 @@ class Ledger:
     @property
     def schema(self) -> Schema:
         return Schema(self.database)
+
+    def ensure_usable(self) -> None:
+        """For the start of a process: raise `LedgerOutdated` if the tables are missing or old. A
+        database that is away is no reason not to start; it is said, and the tables are looked at when
+        it is back."""
+        if self._is_usable:
+            return
+        try:
+            self.schema.ensure_current()
+        except LedgerUnavailable as error:
+            logger.warning("ledger_away reason=%s: history is written when it is back", error)
+        self._is_usable = True
 
     def write(self, work: Callable[[sa.Connection], T]) -> T:
         """Do `work` in a transaction, again where that passes: after a deadlock, or on a connection

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 
 from celery_singleton_lock.core.errors import ConfigurationError
 
-from .happenings import ENDS, Status
+from .happenings import Status
 from .opening import Ledger
-from .tables import AttemptRow, AuditRow, LetterRow, RunRow
+from .tables import AttemptRow, LetterRow, RunRow
 
 ENTRIES_AT_ONCE: Final = 100
 """More parts than these are too many for one statement of SQLite."""
@@ -205,37 +205,19 @@ class Queries:
         rows = self.ledger.read(lambda connection: connection.execute(query).all())
         return {Status(status): count for status, count in rows}
 
-    def letters(self, *, limit: int = 50) -> list[Mapping[str, Any]]:
-        """Runs that went to the dead letters, newest first, also of letters that are gone by now."""
+    def letters(self, run_id: str | None = None, *, limit: int = 50) -> list[Mapping[str, Any]]:
+        """What went to the dead letters, of one run or of all, newest first; also letters that are gone
+        by now."""
         table = LetterRow
         columns = (
             table.letter_id, table.run_id, table.task, table.reason, table.error, table.dead_at,
         )  # fmt: skip
-        query = (
-            sa.select(*columns)
-            .where(table.prefix == self.ledger.prefix)
-            .order_by(table.dead_at.desc(), table.id.desc())
-            .limit(limit)
-        )
+        query = sa.select(*columns).where(table.prefix == self.ledger.prefix)
+        if run_id is not None:
+            query = query.where(table.run_id == run_id)
+        query = query.order_by(table.dead_at.desc(), table.id.desc()).limit(limit)
         rows = self.ledger.read(lambda connection: connection.execute(query).mappings().all())
-        return [dict(row) for row in rows]
-
-    def audit(self, *, limit: int = 50) -> list[Mapping[str, Any]]:
-        """Who did what, newest first."""
-        query = (
-            sa.select(AuditRow.at, AuditRow.who, AuditRow.action, AuditRow.facts)
-            .where(AuditRow.prefix == self.ledger.prefix)
-            .order_by(AuditRow.at.desc(), AuditRow.id.desc())
-            .limit(limit)
-        )
-        rows = self.ledger.read(lambda connection: connection.execute(query).mappings().all())
-        return [dict(row) for row in rows]
-
-    def has_ended(self, run_id: str) -> bool:
-        """Whether history knows the end of a run."""
-        query = sa.select(RunRow.status).where(self._mine, RunRow.run_id == run_id)
-        status = self.ledger.read(lambda connection: connection.scalar(query))
-        return status is not None and Status(status) in ENDS
+        return [{name: _plain(value) for name, value in row.items()} for row in rows]
 
     def read(self, query: Any) -> list[PastRun]:
         rows = self.ledger.read(lambda connection: connection.execute(query).mappings().all())

@@ -71,6 +71,11 @@ def scheme_of(url: str) -> str:
     return scheme.lower() if separator else ""
 
 
+def is_sql(url: str | Sequence[str]) -> bool:
+    """Whether leases at this URL are in a SQL database."""
+    return isinstance(url, str) and scheme_of(url).partition("+")[0] in DATABASES
+
+
 def read_database_url(name: str, value: object) -> str:
     """Refuses what SQLAlchemy could not open. Connects to nothing."""
     from sqlalchemy import make_url

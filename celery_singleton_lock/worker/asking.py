@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from celery.exceptions import Retry
 
@@ -18,6 +18,9 @@ from .parts import Parts
 from .run import Ask, Leases, Run, position_of, run_key
 from .unique import UniqueKey
 
+if TYPE_CHECKING:
+    from .effects import Effects
+
 OURS: Final = "singleton"
 """Where the parent process puts what it tells the child: among the properties of the request, which
 Celery passes on but, unlike a header, does not send again with a retry."""
@@ -25,7 +28,14 @@ Celery passes on but, unlike a header, does not send again with a retry."""
 _NOT_AT_ALL: Final = timedelta(0)
 
 
-def seen_run(task: str, request: Any, leases: Leases | None = None, *, is_loose: bool = True) -> Run:
+def seen_run(
+    task: str,
+    request: Any,
+    leases: Leases | None = None,
+    *,
+    effects: Effects | None = None,
+    is_loose: bool = True,
+) -> Run:
     """`is_loose`: without a lock because none was asked for. It has a fence all the same, so that code
     which writes with it can be tested; a run that goes on although the store is away has none."""
     custom = request.headers or {}
@@ -37,6 +47,7 @@ def seen_run(task: str, request: Any, leases: Leases | None = None, *, is_loose:
         slot=headers.read_slot(custom.get(headers.SLOT)),
         leases=leases,
         loose_fence=time.time_ns() // 1000 if is_loose else 0,
+        effects=effects,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from celery import states
 from celery.app.task import get_actual_ignore_result
@@ -17,8 +17,15 @@ from celery.exceptions import Reject, Retry, WorkerShutdown, WorkerTerminate
 from kombu.utils.compat import detect_environment
 
 from celery_singleton_lock.core.clock import boottime
-from celery_singleton_lock.core.errors import LeaseLost, StoreUnavailable, WorkersDied
+from celery_singleton_lock.core.errors import (
+    LeaseLost,
+    LedgerUnavailable,
+    StoreUnavailable,
+    WorkersDied,
+)
 from celery_singleton_lock.core.facts import Listeners
+from celery_singleton_lock.core.headers import SLOT, read_slot
+from celery_singleton_lock.core.models import FINISHED
 from celery_singleton_lock.core.signals import lease_lost, lease_overdue, run_retrying, run_skipped
 from celery_singleton_lock.settings import Settings
 
@@ -37,6 +44,7 @@ from .run import (
     RETRIED,
     SKIPPED,
     SUCCEEDED,
+    Ask,
     Copy,
     Keep,
     Poisoned,
@@ -47,6 +55,10 @@ from .run import (
     pause_before_offer,
 )
 from .unique import UniqueKey
+
+if TYPE_CHECKING:
+    from .claiming import Committed, Outrun, Over
+    from .effects import Effects
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +73,15 @@ class Attempt:
         self.retrying: Retry | None = None
         """What `Task.retry` raised, after it had published the next attempt."""
         self.skipped: Skipped | None = None
+        self.committed: Committed | None = None
+        """What an execution before has done: the body is not called again."""
         self.has_called_body = False
         self._task = task
         self._request = request
         self._options = options
         self._parts = parts
+        self._remembrance = None if parts is None else parts.remembrance
+        self._asked: Ask | None = None
         self._news = News(_NOBODY if parts is None else parts.listeners, task.name, request)
         # Only where asked for: it takes a signal of the process.
         self._abort = Abort() if options.on_lease_lost == "abort" else None
@@ -78,17 +94,31 @@ class Attempt:
     def run(self) -> Run:
         if self._run is None:
             leases = self._execution.leases if self._execution is not None else None
-            self._run = seen_run(self._task.name, self._request, leases, is_loose=self._parts is None)
+            self._run = seen_run(
+                self._task.name,
+                self._request,
+                leases,
+                effects=self._effects(),
+                is_loose=self._parts is None,
+            )
         return self._run
+
+    def _effects(self) -> Effects | None:
+        if self._remembrance is None or self._asked is None:
+            return None
+        from .effects import Effects
+
+        return Effects(self._remembrance.ledger, self._asked)
 
     def _make_execution(self, parts: Parts, unique: UniqueKey) -> Execution:
         terms = _terms(self._options, parts.settings)
-        ask = ask_of(self._task, self._request, self._options, unique, parts)
+        self._asked = ask = ask_of(self._task, self._request, self._options, unique, parts)
         return Execution(
             ask,
             terms,
             parts.store,
             parts.keep_alive,
+            memory=None if self._remembrance is None else self._remembrance.memory,
             on_lost=self._on_lost,
             on_overdue=self._on_overdue,
         )
@@ -115,6 +145,7 @@ class Attempt:
             case Poisoned(deaths):
                 raise WorkersDied(self._task.name, self._request.id, deaths)
             case Start(takeovers=takeovers):
+                self._consult(self._execution, takeovers)
                 self._news.started(self._execution.fence, takeovers)
 
     def _ask(self, execution: Execution) -> Any:
@@ -131,12 +162,46 @@ class Attempt:
             verdict = execution.begin()
         return verdict
 
-    def _begin_without_store(self, error: StoreUnavailable) -> None:
+    def _consult(self, execution: Execution, takeovers: int) -> None:
+        """Ask the ledger, where the store cannot know."""
+        if self._remembrance is None or execution.leases is None:
+            return
+        fence, since = execution.leases.run.fence, execution.may_be_forgotten_before
+        slot = read_slot((self._request.headers or {}).get(SLOT))
+        try:
+            word = self._remembrance.claiming.ask(execution.ask, fence, takeovers, slot, since)
+        except LedgerUnavailable as error:
+            if self._is_to_wait(error):
+                execution.give_up()
+                raise KeptAside("store away", error.ledger) from error
+            return
+        if word is not None:
+            self._heed(word, execution)
+
+    def _heed(self, word: Committed | Over | Outrun, execution: Execution) -> None:
+        from .claiming import Outrun, Over
+
+        match word:
+            case Outrun(by):
+                execution.give_up()
+                raise KeptAside("held", by, execution.ask.ttl.total_seconds())
+            case Over(outcome):
+                is_letter_due = outcome == LETTER_DUE
+                execution.finish(outcome, execution.ask.position if is_letter_due else FINISHED)
+                raise CopyIgnored(outcome, is_letter_due)
+            case _:
+                self.committed = word
+
+    def _is_to_wait(self, error: Exception) -> bool:
+        """False: the run goes on without what is away."""
         assert self._parts is not None  # noqa: S101 - for the type checker
         policy = self._options.store_down(self._parts.settings)
         if policy == "fail" or (policy == "wait" and self._request.is_eager):
             raise error
-        if policy == "wait":
+        return policy == "wait"
+
+    def _begin_without_store(self, error: StoreUnavailable) -> None:
+        if self._is_to_wait(error):
             raise KeptAside("store away", error.store)
         logger.warning(
             "run_without_lock task=%s run=%s reason=%s", self._task.name, self._request.id, error.reason

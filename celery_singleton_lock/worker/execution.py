@@ -7,15 +7,27 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from celery_singleton_lock.core.clock import boottime
 from celery_singleton_lock.core.errors import LeaseLost, StoreUnavailable
-from celery_singleton_lock.core.models import FINISHED, Granted, Lease, LeaseRequest, Park, Release
+from celery_singleton_lock.core.models import (
+    FINISHED,
+    Answer,
+    Granted,
+    Lease,
+    LeaseRequest,
+    Park,
+    Release,
+)
 from celery_singleton_lock.leases import LeaseStore
 
 from .keep_alive import KeepAlive, OnLost
 from .run import Ask, Leases, Poisoned, Skip, Start, Verdict, judge, to_take_back
+
+if TYPE_CHECKING:
+    from .memory import Memory
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +54,7 @@ class Execution:
         store: LeaseStore,
         keep_alive: KeepAlive,
         *,
+        memory: Memory | None = None,
         on_lost: OnLost | None = None,
         on_overdue: Callable[[], None] | None = None,
     ) -> None:
@@ -50,6 +63,9 @@ class Execution:
         self._terms = terms
         self._store = store
         self._keep_alive = keep_alive
+        self._memory = memory
+        self.may_be_forgotten_before: datetime | None = None
+        """The store may have forgotten what was before this time; None: nothing."""
         self._on_lost = on_lost
         self._on_overdue = on_overdue
         self._began_at = 0.0
@@ -57,9 +73,14 @@ class Execution:
 
     def begin(self) -> Verdict:
         """One round trip, and one more where not all is granted. Raises `StoreUnavailable`."""
-        answers = self._store.acquire(self.ask.requests())
+        answers, witness = self._acquire()
         verdict = judge(self.ask, answers)
         others = to_take_back(verdict, answers)
+        if witness is not None and self._memory is not None:
+            if isinstance(verdict, Start):
+                self.may_be_forgotten_before = self._memory.since(witness)
+            else:
+                others = [*others, witness]
         if any(isinstance(answer, Granted) for answer in others):
             self._store.undo(others)
         match verdict:
@@ -68,6 +89,13 @@ class Execution:
             case Skip(lease=lease) | Poisoned(lease=lease):
                 self.leases = Leases(lease)
         return verdict
+
+    def _acquire(self) -> tuple[list[Answer], Answer | None]:
+        requests = self.ask.requests()
+        if self._memory is None:
+            return self._store.acquire(requests), None
+        *answers, witness = self._store.acquire([*requests, self._memory.request(self.ask.owner)])
+        return answers, witness
 
     def wait_since(self, began: float) -> None:
         """For one that waits in its own process: how long it does, for `lock_wait`."""

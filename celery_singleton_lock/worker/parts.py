@@ -5,29 +5,48 @@ from __future__ import annotations
 import threading
 import weakref
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from celery_singleton_lock.core.facts import Listeners
 from celery_singleton_lock.leases import LeaseStore
 from celery_singleton_lock.observability.listening import listeners_of
 from celery_singleton_lock.observability.measuring import open_measured_store
 from celery_singleton_lock.settings import Settings
+from celery_singleton_lock.settings.urls import is_sql
 
 from .confirming import Confirming
 from .keep_alive import KeepAlive
 
+if TYPE_CHECKING:
+    from celery_singleton_lock.ledger import Ledger
+
 App = Any  # Celery ships no types.
+
+
+class Remembrance:
+    """What there is with a ledger."""
+
+    def __init__(self, settings: Settings, store: LeaseStore, ledger: Ledger) -> None:
+        # Not for others: they bring SQLAlchemy along.
+        from .claiming import Claiming
+        from .memory import Memory
+
+        self.ledger: Final = ledger
+        self.claiming: Final = Claiming(ledger, settings.remember_for)
+        # A database does not forget; and all that ask would wait for each other at this one row.
+        self.memory: Final = None if is_sql(settings.lock_url) else Memory(store, ledger)
 
 
 class Parts:
     """Opening does no I/O."""
 
-    def __init__(self, settings: Settings, listeners: Listeners) -> None:
+    def __init__(self, settings: Settings, listeners: Listeners, ledger: Ledger | None = None) -> None:
         self.settings: Final = settings
         self.listeners: Final = listeners
         self.store: Final[LeaseStore] = open_measured_store(settings)
         self.keep_alive: Final = KeepAlive(self.store)
         self.confirming: Final = Confirming(self.store)
+        self.remembrance: Final = None if ledger is None else Remembrance(settings, self.store, ledger)
 
     @property
     def lock_ttl(self) -> timedelta:
@@ -48,5 +67,14 @@ def parts_of(app: App) -> Parts:
     app = app._get_current_object() if hasattr(app, "_get_current_object") else app
     with _opening:
         if app not in _parts:
-            _parts[app] = Parts(Settings.from_app(app), listeners_of(app))
+            settings = Settings.from_app(app)
+            _parts[app] = Parts(settings, listeners_of(app), _ledger_of(app, settings))
         return _parts[app]
+
+
+def _ledger_of(app: App, settings: Settings) -> Ledger | None:
+    if settings.database_url is None:
+        return None
+    from celery_singleton_lock.ledger import ledger_of
+
+    return ledger_of(app)

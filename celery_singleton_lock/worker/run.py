@@ -6,11 +6,15 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.core.models import Answer, Done, Granted, Held, Lease, LeaseRequest
 
 from .options import Overlap
+
+if TYPE_CHECKING:
+    from .effects import Effects, Transaction
 
 # What a run's record says of how it ended.
 SUCCEEDED: Final = "succeeded"
@@ -206,10 +210,17 @@ def pause_before_offer(
 # What the body of a task sees
 
 
+class Fences(NamedTuple):
+    run: int
+    task: int
+
+
 class Run:
     """The run that is being executed: `Task.current_run`, or `current_run()`."""
 
-    __slots__ = ("_leases", "_loose_fence", "attempt", "entry", "id", "slot", "task")
+    __slots__ = (
+        "_effects", "_leases", "_loose_fence", "attempt", "entry", "id", "is_committed", "slot", "task",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -221,6 +232,7 @@ class Run:
         slot: datetime | None = None,
         leases: Leases | None = None,
         loose_fence: int = 0,
+        effects: Effects | None = None,
     ) -> None:
         self.id: Final = id
         self.task: Final = task
@@ -232,6 +244,9 @@ class Run:
         """When it was due; None if beat did not send it."""
         self._leases = leases
         self._loose_fence = loose_fence
+        self._effects = effects
+        self.is_committed = False
+        """Whether its `transaction` was committed, and the run is finished by that."""
 
     @property
     def is_locked(self) -> bool:
@@ -256,6 +271,33 @@ class Run:
         """Raise `LeaseLost` if somebody else may be executing this run, or this job."""
         for lease in self._guarding:
             lease.ensure_held()
+
+    @property
+    def fences(self) -> Fences:
+        """Of each of its leases; 0 where there is none."""
+        leases = self._leases
+        if leases is None:
+            return Fences(0, 0)
+        return Fences(leases.run.fence, 0 if leases.task is None else leases.task.fence)
+
+    def transaction(self, session: Any, *, result: Any = None) -> Transaction:
+        """Commit what is done in this block, and the end of the run, together or not at all::
+
+            with run.transaction(session):
+                session.add(row)
+
+        `session` is SQLAlchemy's, on the database of the ledger; it is committed at the end of the
+        block, and rolled back if that raises. An AsyncSession needs ``async with``. `LeaseLost` is
+        raised, and nothing stays, if another execution of the run has begun or has committed, or a
+        later run of the job has. After the commit the run is finished, whatever becomes of the worker:
+        do it last. `result`, in JSON, is what the task returns if its worker dies just then.
+        """
+        from .effects import Transaction
+
+        is_loose = self._leases is None and self._loose_fence
+        if self._effects is None and not is_loose:
+            raise ConfigurationError("a transaction needs the ledger: set singleton_database_url")
+        return Transaction(self, self._effects, session, result)
 
     @property
     def _guarding(self) -> list[Lease]:

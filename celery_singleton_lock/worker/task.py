@@ -99,8 +99,10 @@ class SingletonTask(Task):  # type: ignore[misc]
 
     def start_strategy(self, app: Any, consumer: Any, **kwargs: Any) -> Any:
         """Called in the parent process of a worker, for each connection to the broker."""
-        settings = parts_of(app).settings
-        self.singleton_options.check_with(settings, self.name)
+        parts = parts_of(app)
+        self.singleton_options.check_with(parts.settings, self.name)
+        if parts.remembrance is not None:
+            parts.remembrance.ledger.ensure_usable()
         if self.singleton_consumer is None:
             self._warn_of_long_retries(app)
         self.singleton_consumer = consumer
@@ -174,6 +176,8 @@ class SingletonTask(Task):  # type: ignore[misc]
         request._protected = 1
         if attempt.skipped is not None:
             return attempt.skipped
+        if attempt.committed is not None:
+            return attempt.committed.result
         return attempt.call(lambda: self._call_body(attempt, args, kwargs))
 
     def _call_body(self, attempt: Attempt, args: Any, kwargs: Any) -> Any:

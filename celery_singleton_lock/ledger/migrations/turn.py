@@ -1,4 +1,4 @@
-"""One upgrade at a time: the only use of advisory locks, which a dead session lets go by itself."""
+"""One upgrade at a time, by an advisory lock, which a dead session lets go by itself."""
 
 from __future__ import annotations
 
