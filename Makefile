@@ -14,7 +14,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak soak-quorum soak-outbox mutants lint format bench docs package clean servers
+.PHONY: help demo test soak soak-quorum soak-outbox mutants lint format bench neighbours docs package clean servers
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -72,6 +72,9 @@ format: $(VENV)/.installed-lint ## Put the code into shape
 
 bench: $(VENV)/.installed-test ## Ratios to what others do, measured side by side
 	@$(BIN)/python -m benchmarks
+
+neighbours: $(VENV)/.installed-neighbours $(VENV)/.installed-demo ## What becomes of ours, and of others, when something dies
+	@$(BIN)/python -m benchmarks.neighbours
 
 docs: $(VENV)/.installed-docs ## The documentation, into docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
