@@ -18,7 +18,7 @@ from celery_singleton_lock.ledger import required_ledger_of
 
 from .app import app
 from .database import engine, new_session
-from .models import Base, Email, Order, Report, Tally
+from .models import Base, Email, Order, Parcel, Report
 from .orders import place_order
 
 
@@ -55,7 +55,7 @@ def place_orders(number: int) -> None:
 def status() -> None:
     """Say what there is."""
     with new_session() as session:
-        for name, model in (("orders", Order), ("e-mails", Email), ("tallies", Tally)):
+        for name, model in (("orders", Order), ("e-mails", Email), ("parcels", Parcel)):
             click.echo(f"{name:8} {session.scalar(select(func.count()).select_from(model))}")
         for report in session.scalars(select(Report)):
             click.echo(f"report of {report.region}: {report.cents / 100:.2f}")

@@ -13,6 +13,8 @@ import os
 from celery import Celery
 from celery.schedules import crontab
 
+from celery_singleton_lock import sharded
+
 DATABASE_URL = os.environ.get("SHOP_DATABASE_URL", "sqlite:///shop.sqlite")
 BROKER_URL = os.environ.get("SHOP_BROKER_URL", "redis://localhost:6379/0")
 # Several, with commas between them, are a quorum.
@@ -27,6 +29,8 @@ app.conf.update(
         "reconcile payments": {"task": "shop.reconcile", "schedule": crontab(hour=2, minute=0)},
         "report eu": {"task": "shop.report", "schedule": 3600.0, "args": ("eu",)},
         "report us": {"task": "shop.report", "schedule": 3600.0, "args": ("us",)},
+        # One entry a shard, each with a lock of its own.
+        **sharded("pack parcels", "shop.pack_parcels", shards=4, schedule=5.0),
     },
     singleton_lock_url=LOCK_URLS if len(LOCK_URLS) > 1 else LOCK_URLS[0],
     # History, exactly-once effects and the outbox, in the database of the shop itself.

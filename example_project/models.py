@@ -22,6 +22,26 @@ class Order(Base):
     is_reconciled: Mapped[bool] = mapped_column(default=False)
 
 
+class OrderChange(Base):
+    """What happened to an order, for the warehouse to follow. Pending while `done_at` is NULL."""
+
+    __tablename__ = "order_changes"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    order_id: Mapped[int] = mapped_column(ForeignKey("orders.id"))
+    what: Mapped[str]
+    done_at: Mapped[datetime | None]
+
+
+class Parcel(Base):
+    """What the warehouse packed, once for each order."""
+
+    __tablename__ = "parcels"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    order_id: Mapped[int] = mapped_column(ForeignKey("orders.id"))
+
+
 class Payment(Base):
     """As the bank tells it."""
 

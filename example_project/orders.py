@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 
 from celery_singleton_lock import outbox
 
-from .models import Order, Payment
+from .models import Order, OrderChange, Payment
 from .tasks import send_order_email
 
 
@@ -16,5 +16,6 @@ def place_order(session: Session, region: str, customer: str, cents: int) -> Ord
     session.add(order)
     session.flush()
     session.add(Payment(order_id=order.id, cents=cents))
+    session.add(OrderChange(order_id=order.id, what="placed"))
     outbox.send(session, send_order_email, args=(order.id,), key=f"order:{order.id}")
     return order

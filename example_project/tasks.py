@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import cache
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, insert, select, update
 
-from celery_singleton_lock import SingletonTask, signals
+from celery_singleton_lock import ChangeStream, SingletonTask, signals, streams
 
 from .app import app
-from .database import new_session
-from .models import Email, Export, Note, Order, Payment, Report, Sign, Tally
+from .database import engine, new_session
+from .models import Email, Export, Note, Order, OrderChange, Parcel, Payment, Report, Sign, Tally
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,25 @@ def send_order_email(self: Any, order_id: int) -> None:
     with new_session() as session, session.begin():
         order = session.get_one(Order, order_id)
         session.add(Email(order_id=order.id, address=order.customer))
+
+
+@app.task(base=SingletonTask, name="shop.pack_parcels")
+def pack_parcels(shard: int, shards: int) -> int:
+    """The warehouse follows the changes of orders: those of one order one after the other, a shard by
+    one worker at a time, and each exactly once, since parcels and marks commit together."""
+    return order_changes().drain(_pack, shard=shard, shards=shards)
+
+
+@cache
+def order_changes() -> ChangeStream:
+    pending = streams.TableChanges(engine(), OrderChange, key="order_id", done="done_at")
+    return ChangeStream("orders", pending, app=app, shards=4)
+
+
+def _pack(batch: Any) -> None:
+    batch.connection.execute(
+        insert(Parcel), [{"order_id": change.order_id} for change in batch.changes]
+    )
 
 
 def _note(task: Any, what: str, about: str) -> None:

@@ -72,7 +72,7 @@ class Play:
         for _ in range(WORKERS):
             self._crew.start_worker()
         self._stage.say(f"{', '.join(self._crew.living)} are started")
-        # self.flower = self._crew.start_flower()
+        self.flower = self._crew.start_flower()
         self._stage.wait_for("both beats", lambda: len(self._schedule.replicas()) == BEATS)
         self._wait_for_slots(5)
         self._wait_for_calm()

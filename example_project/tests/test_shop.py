@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from example_project import tasks
 from example_project.app import app
-from example_project.models import Email, Export, Note, Order, Report, Sign
+from example_project.models import Email, Export, Note, Order, Parcel, Report, Sign
 from example_project.orders import place_order
 
 
@@ -59,6 +59,17 @@ def test_orders_are_reconciled_with_what_was_paid(session: Session) -> None:
     tasks.reconcile.apply().get()
     [order] = session.scalars(select(Order))
     assert order.is_reconciled
+
+
+def test_every_order_is_packed_once(session: Session) -> None:
+    with session.begin():
+        for _ in range(6):
+            place_order(session, "eu", "ann@example.org", 100)
+    for _ in range(2):
+        for shard in range(4):
+            tasks.pack_parcels.apply(kwargs={"shard": shard, "shards": 4}).get()
+    packed = session.scalars(select(Parcel.order_id).order_by(Parcel.order_id)).all()
+    assert packed == [1, 2, 3, 4, 5, 6]
 
 
 def test_partner_that_does_not_answer_is_tried_again() -> None:
