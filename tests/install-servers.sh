@@ -10,6 +10,8 @@ have prometheus && have promtool || missing="$missing prometheus"
 have rabbitmq-server || missing="$missing rabbitmq-server"
 # Not a server, but what looks at the pages of Flower.
 have chromium || missing="$missing chromium"
+# Not a server, but what reads docker-compose.yml.
+docker compose version >/dev/null 2>&1 || have docker-compose || missing="$missing docker-compose"
 # Not a server, but what makes a process believe that it is another time.
 ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || missing="$missing libfaketime"
 [ -n "$missing" ] || exit 0
