@@ -23,7 +23,7 @@ def tally(self: Any) -> None:
     """Counts the orders, once a second: exactly once, since the row and the end of the run commit
     together."""
     run = self.current_run
-    with new_session() as session, session.begin():
+    with new_session() as session, run.transaction(session):
         orders = session.scalar(select(func.count()).select_from(Order)) or 0
         session.add(Tally(slot=run.slot.isoformat(), worker=_worker(self), orders=orders))
 
@@ -93,7 +93,7 @@ def notify_partner(self: Any, invoice: str) -> None:
 @app.task(base=SingletonTask, bind=True, name="shop.send_order_email")
 def send_order_email(self: Any, order_id: int) -> None:
     """Called through the outbox. The mail is a row here: it commits with the end of the run."""
-    with new_session() as session, session.begin():
+    with new_session() as session, self.current_run.transaction(session):
         order = session.get_one(Order, order_id)
         session.add(Email(order_id=order.id, address=order.customer))
 
