@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from celery_singleton_lock.cli.printing import Shade, print_json, printable
-from celery_singleton_lock.cli.times import ago, clock, iso
+from celery_singleton_lock.cli.times import ago, clock, iso, spoken
 
 if TYPE_CHECKING:
     from celery_singleton_lock.beat.book import Job
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 LATE: Final = timedelta(seconds=15)
 """Below this an entry is on its way: beat takes a moment, and a slot may be put off."""
-_FREQUENCY: Final = re.compile(r"<freq: ([\d.]+) (\w+)>")
+_FREQUENCY: Final = re.compile(r"<freq: ([\d.]+) (seconds?|minutes?|hours?|days?)>")
+_SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 
 TITLES: Final = ("ENTRY", "STATE", "NEXT", "LAST SLOT", "SCHEDULE", "TASK", "FROM")
 
@@ -36,11 +37,11 @@ def row_of(entry: EntryState, now: datetime) -> tuple[object, ...]:
 
 
 def spoken_schedule(entry: EntryState) -> str:
-    """Celery's words for it, without the noise."""
+    """Celery's words for it, without the noise, so that it fits."""
     frequency = _FREQUENCY.fullmatch(entry.schedule)
     if frequency:
-        return f"every {float(frequency[1]):g} {frequency[2]}"
-    return entry.schedule.strip("<>").removesuffix(" (m/h/dM/MY/d)")
+        return f"every {spoken(float(frequency[1]) * _SECONDS[frequency[2].rstrip('s')])}"
+    return entry.schedule.strip("<>").removeprefix("crontab: ").removesuffix(" (m/h/dM/MY/d)")
 
 
 def state_of(entry: EntryState, now: datetime) -> Shade:
