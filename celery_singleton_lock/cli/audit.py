@@ -9,7 +9,7 @@ import click
 
 from . import options
 from .failing import telling_errors
-from .parameters import Moment, placed
+from .parameters import Moment, moment_of
 from .printing import print_json, print_table
 from .times import ago, iso
 
@@ -45,8 +45,7 @@ def audit(
     from celery_singleton_lock.recovery.audit import acts_of
 
     app, now = context.obj.app, datetime.now(UTC)
-    after = None if since is None else placed(since, now, app.timezone)
-    acts = acts_of(app, limit=limit, action=action, who=who, since=after)
+    acts = acts_of(app, limit=limit, action=action, who=who, since=moment_of(context, since))
     if as_json:
         print_json({"acts": [_facts(act) for act in acts]})
         return

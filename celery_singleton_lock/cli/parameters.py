@@ -28,7 +28,7 @@ class Span(click.ParamType[Any]):
 
 
 class Moment(click.ParamType[Any]):
-    """ISO 8601, ``now``, or so long ago: ``2027-01-31``, ``2027-01-31T06:00``, ``2h ago``."""
+    """ISO 8601, ``now``, so long ago, or in so long: ``2027-01-31T06:00``, ``2h ago``, ``in 2h``."""
 
     name = "moment"
 
@@ -38,14 +38,17 @@ class Moment(click.ParamType[Any]):
         text = value.strip()
         if text == "now":
             return timedelta(0)
-        if text.endswith(" ago") and (span := read_span(text.removesuffix(" ago"))) is not None:
+        if text.startswith("in ") and (span := read_span(text.removeprefix("in "))) is not None:
+            return -span
+        # "2h" alone is meant so where people look back, and refused where they plan.
+        if text[-1:].isalpha() and (span := read_span(text.removesuffix(" ago"))) is not None:
             return span
         try:
             return datetime.fromisoformat(text)
         except ValueError:
             self.fail(
                 f"{value!r} is no time: give 2027-01-31, 2027-01-31T06:00, 2027-01-31T06:00+01:00, "
-                "now, or something like '2h ago'"
+                "now, '2h ago' or 'in 2h'"
             )
 
 
@@ -113,3 +116,8 @@ def placed(given: datetime | timedelta, now: datetime, zone: tzinfo) -> datetime
     if isinstance(given, timedelta):
         return now - given
     return (given if given.tzinfo else given.replace(tzinfo=zone)).astimezone(UTC)
+
+
+def moment_of(context: click.Context, given: datetime | timedelta | None) -> datetime | None:
+    """A `Moment` that looks back, by this host's clock."""
+    return None if given is None else placed(given, datetime.now(UTC), context.obj.app.timezone)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from . import options
 from .failing import fail, telling_errors
+from .parameters import Moment, moment_of
 from .printing import Shade, print_facts, print_json, print_table, printable
 from .times import ago, clock, spoken
 
@@ -29,22 +30,6 @@ COLOURS: Final = {
     "failed": "red",
     "dead": "red",
 }
-UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-class Moment(click.ParamType[datetime]):
-    name = "TIME"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> datetime:
-        text = str(value)
-        try:
-            if text[-1:] in UNITS and text[:-1].replace(".", "", 1).isdigit():
-                span = timedelta(seconds=float(text[:-1]) * UNITS[text[-1]])
-                return datetime.now(UTC) - span
-            moment = datetime.fromisoformat(text)
-        except (ValueError, OverflowError):
-            self.fail(f"{text!r} is no time: give 2026-05-01T12:00, in UTC, or how long ago: 90m, 2d")
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 @click.command("runs")
@@ -55,7 +40,7 @@ class Moment(click.ParamType[datetime]):
     "--status", "statuses", type=click.Choice(STATUSES), multiple=True,
     help="Only where they stand so; may be repeated.",
 )  # fmt: skip
-@click.option("--since", type=Moment(), help="Due at this time (UTC) or later; or since so long: 2d.")
+@click.option("--since", type=Moment(), help="Due at this time or later; or since so long: 2d.")
 @click.option("--until", type=Moment(), help="Due before this time.")
 @click.option("--slowest", is_flag=True, help="Those that took longest, instead of the newest.")
 @click.option("--after", metavar="PLACE", help="Go on after the page before: `next` of --json.")
@@ -69,8 +54,8 @@ def runs(
     entry: str | None,
     task: str | None,
     statuses: tuple[str, ...],
-    since: datetime | None,
-    until: datetime | None,
+    since: datetime | timedelta | None,
+    until: datetime | timedelta | None,
     slowest: bool,
     after: str | None,
     limit: int,
@@ -96,8 +81,8 @@ def runs(
         entry=entry,
         task=task,
         statuses=[Status(each) for each in statuses],
-        since=since,
-        until=until,
+        since=moment_of(context, since),
+        until=moment_of(context, until),
         after=after,
     )
     show_all(queries, which, slowest, limit, as_json)

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.core.models import Granted, Lease, LeaseRequest, Park, Release
+from celery_singleton_lock.recovery.locks import unlock
 from celery_singleton_lock.testing.servers import RedisServer
 from tests.integration.command_line import CommandLine, shop_on, somebody_is_there
 from tests.support import until
@@ -64,7 +66,7 @@ def test_filters_by_prefix_state_and_overdue(line: CommandLine) -> None:
     late = hold(line, "run:late", expect_within=0.001)
     parked = hold(line, "task:parked")
     line.parts.store.release([Release(parked, park=Park("heir", TTL))])
-    hold(line, "task:expired", timedelta(milliseconds=20))
+    hold(line, "task:expired", timedelta(milliseconds=500))
     free = hold(line, "run:done")
     line.parts.store.release([Release(free, position=3, outcome="succeeded", keep_for=TTL)])
 
@@ -152,11 +154,13 @@ def test_unlock_of_what_nobody_holds_says_what_was_meant_perhaps(line: CommandLi
 
 
 def test_run_whose_time_ran_out_is_left_to_beat(line: CommandLine) -> None:
-    hold(line, "run:dead", timedelta(milliseconds=20))
+    hold(line, "run:dead", timedelta(milliseconds=500))
     until(lambda: line.json("locks", "--state", "expired")["total"])
     result = line.run("unlock", "run:dead", "--reason", "x", "--yes")
     assert result.exit_code == 1
     assert "beat publishes the run again" in result.stderr
+    with pytest.raises(ConfigurationError, match="forget the run"):
+        unlock(line.parts.store, "run:dead", why="x")
     assert [each.key for each in line.parts.store.expired()] == ["run:dead"]
 
 

@@ -150,6 +150,13 @@ def test_add_says_when_the_entry_is_due(line: CommandLine, arguments: list[str],
     assert schedule_of(line).entry("new").schedule == schedule
 
 
+def test_once_may_be_said_from_now(line: CommandLine) -> None:
+    line.ok("add", "new", "shop.tick", "--at", "in 1h30m")
+    [slot] = schedule_of(line).next_slots("new", 2)
+    assert abs(slot - datetime.now(UTC) - timedelta(minutes=90)) < timedelta(minutes=1)
+    assert line.run("add", "newer", "shop.tick", "--at", "90m").exit_code == 2
+
+
 def test_crontab_is_read_in_the_time_zone_of_the_app(line: CommandLine) -> None:
     line.ok("add", "new", "shop.tick", "--crontab", "30 12 1 1 *")
     [slot] = schedule_of(line).next_slots("new", 1)

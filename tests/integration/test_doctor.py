@@ -16,6 +16,7 @@ from celery.schedules import crontab
 
 from celery_singleton_lock import SingletonTask
 from celery_singleton_lock.beat.book import entry_page, pause_page, trigger_page
+from celery_singleton_lock.core.errors import BrokerUnavailable
 from celery_singleton_lock.core.groups import beat_group
 from celery_singleton_lock.core.models import Granted, LeaseRequest, Page
 from celery_singleton_lock.doctor import Finding, Level, examine
@@ -206,6 +207,15 @@ def test_server_that_is_away_is_found_and_hides_nothing() -> None:
     assert by_name["task-bounded"].level is WARNING, "what needs no server is told all the same"
     assert SECRET not in repr(findings)
     assert time.monotonic() - began < 30, "each server is asked once"
+
+
+def test_question_that_failed_is_not_asked_again() -> None:
+    patient = Patient(shop("redis://127.0.0.1:1/0"))
+    with pytest.raises(BrokerUnavailable) as first:
+        _ = patient.broker
+    with pytest.raises(BrokerUnavailable) as second:
+        _ = patient.broker
+    assert first.value is second.value
 
 
 def test_check_that_breaks_is_told_and_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
