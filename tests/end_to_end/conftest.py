@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,13 @@ def broker() -> Iterator[RedisServer]:
 def locks() -> Iterator[RedisServer]:
     with RedisServer(persistent=True) as server:
         yield server
+
+
+@pytest.fixture
+def nodes() -> Iterator[list[RedisServer]]:
+    """Five that know nothing of each other."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(RedisServer()) for _ in range(5)]
 
 
 @pytest.fixture

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-
-import pytest
 
 from celery_singleton_lock.testing.servers import RedisServer, TcpProxy
 
 from .beats import CONFIG, Published, StartBeats, count, until
 
 ON_FIVE = CONFIG.replace('os.environ["LOCK"]', 'os.environ["LOCK"].split()')
-
-
-@pytest.fixture
-def nodes() -> Iterator[list[RedisServer]]:
-    servers = [RedisServer() for _ in range(5)]
-    try:
-        yield [server.start() for server in servers]
-    finally:
-        for server in servers:
-            server.stop()
 
 
 def assert_nothing_was_missed(broker: RedisServer) -> None:

@@ -49,16 +49,6 @@ StartOn = Callable[[Sequence[str]], Together]
 
 
 @pytest.fixture
-def nodes() -> Iterator[list[RedisServer]]:
-    servers = [RedisServer() for _ in range(5)]
-    try:
-        yield [server.start() for server in servers]
-    finally:
-        for server in servers:
-            server.stop()
-
-
-@pytest.fixture
 def start_on(tmp_path: Path) -> Iterator[StartOn]:
     """Two workers and a beat. Their broker, which is harmed by nobody, is on a server of its own."""
     started: list[Together] = []

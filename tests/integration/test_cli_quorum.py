@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 
 import pytest
@@ -20,12 +20,8 @@ TTL = timedelta(minutes=5)
 
 @pytest.fixture
 def nodes() -> Iterator[list[RedisServer]]:
-    servers = [RedisServer(password=SECRET) for _ in range(5)]
-    try:
-        yield [server.start() for server in servers]
-    finally:
-        for server in servers:
-            server.stop()
+    with ExitStack() as stack:
+        yield [stack.enter_context(RedisServer(password=SECRET)) for _ in range(5)]
 
 
 @pytest.fixture

@@ -36,23 +36,13 @@ from tests.unit import quorum_world as model
 
 LONG = timedelta(seconds=30)
 TIMEOUT = timedelta(seconds=1)
-STOOD_STILL = 0.02
+PATIENT = timedelta(seconds=4)
 
 
 @contextmanager
 def servers(count: int = 5, **options: Any) -> Iterator[list[RedisServer]]:
-    started = [RedisServer(**options) for _ in range(count)]
-    try:
-        yield [server.start() for server in started]
-    finally:
-        for server in started:
-            server.stop()
-
-
-@contextmanager
-def servers_or_skip(*kind: Any, **options: Any) -> Iterator[list[RedisServer]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(start_or_skip(RedisServer(*kind, **options))) for _ in range(5)]
+        yield [stack.enter_context(start_or_skip(RedisServer(**options))) for _ in range(count)]
 
 
 @pytest.fixture
@@ -257,10 +247,10 @@ def test_rights_in_the_docs_are_enough(nodes: list[RedisServer]) -> None:
 
 def test_nodes_with_tls_and_passwords_are_like_all_others() -> None:
     password = "tr0ub4dor & 3"
-    with servers_or_skip("redis", tls=True, password=password) as nodes:
+    with servers(flavour="redis", tls=True, password=password) as nodes:
         urls = [node.url for node in nodes]
         assert all(url.startswith("rediss://:") for url in urls)
-        with closing(open_quorum(urls, timedelta(seconds=4))) as store:
+        with closing(open_quorum(urls, PATIENT)) as store:
             lease = grant(store, "a")
             # So many that an answer comes in several records of TLS.
             requests = [LeaseRequest(f"batch:{number}", "a" * 200, LONG) for number in range(1000)]
@@ -275,7 +265,7 @@ def test_nodes_with_tls_and_passwords_are_like_all_others() -> None:
             until(lambda: all_take_part(store))
             assert kept_in(nodes[0], "singleton:k")["fence"] == str(lease.fence)
         wrong = [url.replace("tr0ub4dor", "wrong") for url in urls]
-        with closing(open_quorum(wrong)) as store, pytest.raises(StoreUnavailable) as refused:
+        with closing(open_quorum(wrong, PATIENT)) as store, pytest.raises(StoreUnavailable) as refused:
             ask(store, "a")
         assert "AuthenticationError" in str(refused.value)
         assert "wrong" not in str(refused.value)
@@ -284,7 +274,10 @@ def test_nodes_with_tls_and_passwords_are_like_all_others() -> None:
             url.partition("ssl_ca_certs")[0] + "ssl_ca_certs" + other
             for url, other in zip(urls, others, strict=True)
         ]
-        with closing(open_quorum(distrusted)) as store, pytest.raises(StoreUnavailable) as refused:
+        with (
+            closing(open_quorum(distrusted, PATIENT)) as store,
+            pytest.raises(StoreUnavailable) as refused,
+        ):
             ask(store, "a")
         assert "CERTIFICATE_VERIFY_FAILED" in str(refused.value)
 
@@ -293,7 +286,7 @@ def test_nodes_with_tls_and_passwords_are_like_all_others() -> None:
 
 
 def test_stopped_node_slows_nobody(nodes: list[RedisServer]) -> None:
-    with closing(open_quorum([node.url for node in nodes], timedelta(seconds=4))) as store:
+    with closing(open_quorum([node.url for node in nodes], PATIENT)) as store:
         store.now()
         nodes[2].pause()
         began = time.monotonic()
@@ -546,9 +539,21 @@ class ModelOnRealTime(model.Node):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_scripts_do_what_the_model_of_the_simulator_does(nodes: list[RedisServer], seed: int) -> None:
-    chance = random.Random(seed)
-    real = RealNode(nodes[0])
+def test_scripts_do_what_the_model_of_the_simulator_does(valkey: RedisServer, seed: int) -> None:
+    client: Any = valkey.connect()
+    found: list[str] = []
+    # The two are asked one after the other, and times may run out in between. Rules that differ do so
+    # again.
+    for _ in range(4):
+        client.flushall()
+        disagreement = first_disagreement(RealNode(valkey), random.Random(seed))
+        if not disagreement:
+            return
+        found.append(disagreement)
+    pytest.fail("\n".join(found))
+
+
+def first_disagreement(real: RealNode, chance: random.Random) -> str:
     modelled = ModelOnRealTime(model.World(0), real)
     fences = [real.now()]
     for _ in range(40):
@@ -562,13 +567,12 @@ def test_scripts_do_what_the_model_of_the_simulator_does(nodes: list[RedisServer
             position=chance.choice([None, None, 1, 2]) if step is not Step.PROPOSE else None,
         )
         attempt, fence = chance.randrange(2), chance.choice([*fences, 0, real.now() + 1000])
-        began = time.monotonic()
         expected = getattr(modelled, step.value)(asked, attempt, fence)
         told = real.handle(step, asked, attempt, fence)
-        if time.monotonic() - began > STOOD_STILL:
-            return  # the two were asked at different times
         if step is Step.PROPOSE:
-            assert (told[0], told[3], told[4]) == (expected[0], int(expected[3]), expected[4])
+            expected = (expected[0], int(expected[3]), expected[4])
             fences.append(max(told[1], told[4]) + 1 if told[0] == TAKEN else max(told[4], fences[0]))
-        elif step is not Step.WITHDRAW:
-            assert told == expected, (step, asked)
+            told = (told[0], told[3], told[4])
+        if told != expected and step is not Step.WITHDRAW:
+            return f"{step} {asked}: {told}, and the model says {expected}"
+    return ""

@@ -81,20 +81,23 @@ class Nodes:
 
         for node in nodes:
             threading.Thread(target=connect, args=(node,), name="quorum-connect", daemon=True).start()
-        left = len(nodes)
+        slow = {node.number: node for node in nodes}
         began = time.monotonic()
         end = began + 2 * self.timeout
-        while left:
+        while slow:
             try:
                 node, channel = arrivals.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
                 break
-            left -= 1
+            del slow[node.number]
             if channel is not None:
                 found[node.number] = channel
             if len(found) >= self.size.majority and not waits_for_all:
                 now = time.monotonic()
                 end = min(end, now + max(GRACE, now - began))
+        for node in slow.values():
+            if node.token is None and not node.is_out:
+                node.trouble = "it is slow to connect"
         given_up.set()
         while not arrivals.empty():
             node, channel = arrivals.get()
