@@ -12,6 +12,7 @@ from .db import db
 from .dead_letters import dead_letters
 from .doctor import doctor
 from .flower import flower
+from .health import health, log_level
 from .locks import locks, unlock
 from .outbox import outbox
 from .quorum import quorum
@@ -33,7 +34,9 @@ def singleton() -> None:
 singleton.add_command(db)
 singleton.add_command(dead_letters)
 singleton.add_command(flower)
+singleton.add_command(health)
 singleton.add_command(locks)
+singleton.add_command(log_level)
 singleton.add_command(outbox)
 singleton.add_command(streams)
 singleton.add_command(unlock)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+import weakref
+from typing import Any, Final
+
+from celery.signals import beat_init
 
 from celery_singleton_lock.settings import Settings
 
+from . import log_level
 from .health import Check, Pulse
 from .replica import Replica, replica_of
 
@@ -43,6 +47,7 @@ class BeatWatch:
             self._replica.end("beat")
 
     def _begin(self) -> None:
+        _hear_of_log_level()
         if self._settings.http is None:
             return
         self._replica = replica = replica_of(self._app)
@@ -50,3 +55,20 @@ class BeatWatch:
             replica.health.alive_if("tick", self._pulse.why_stuck)
             replica.health.ready_if("beat", self._why_not_ready)
             replica.begin("beat")
+
+
+@beat_init.connect(weak=False, dispatch_uid=__name__)  # type: ignore[untyped-decorator]
+def _remember(sender: Any, **_: Any) -> None:
+    _services[:] = [weakref.ref(sender)]
+
+
+_services: Final[list[weakref.ref[Any]]] = []
+
+
+def _hear_of_log_level() -> None:
+    """Celery's beat answers a ping, if it is told to, and nothing else: its mailbox has no registry for
+    commands, and is made after it says that it begins."""
+    service = _services[0]() if _services else None
+    mailbox = getattr(service, "_pidbox", None)
+    if mailbox is not None:
+        mailbox.node.handlers[log_level.COMMAND] = log_level.set_level

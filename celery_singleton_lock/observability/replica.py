@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Mapping
 from datetime import timedelta
 from http import HTTPStatus
 from importlib.metadata import version
@@ -29,6 +30,7 @@ App = Any  # Celery ships no types.
 _NOTHING: Final = timedelta(0)
 STORE_FOR_S: Final = 1.0
 LETTERS_FOR_S: Final = 15.0
+OUTBOX_FOR_S: Final = 15.0
 
 
 class Replica:
@@ -38,6 +40,7 @@ class Replica:
         self.health: Final = Health()
         self.metrics: Final[Metrics | None] = metrics_of(settings)
         self._app = app
+        self._settings = settings
         self._made_in = os.getpid()
         self._roles: set[str] = set()
         self._starting = threading.Lock()
@@ -48,6 +51,7 @@ class Replica:
         self._group = beat_group(app.main or "")
         self._beats = Remembered(self._count_beats, STORE_FOR_S)
         self._letters = Remembered(self._count_letters, LETTERS_FOR_S)
+        self._outbox = Remembered(self._look_into_outbox, OUTBOX_FOR_S)
         self.health.ready_if("store", self._why_no_store)
         self.server: Final = StatusServer(
             address,
@@ -105,6 +109,20 @@ class Replica:
         except SingletonError:
             return None
 
+    def _look_into_outbox(self) -> Mapping[str, float | None]:
+        """Nothing where there is no ledger, or it does not answer."""
+        if self._settings.database_url is None:
+            return {}
+        from celery_singleton_lock.recovery.outbox.reading import Outbox
+
+        outbox = Outbox(self._settings)
+        try:
+            return outbox.status().facts
+        except SingletonError:
+            return {}
+        finally:
+            outbox.close()
+
     # Numbers
 
     def _metrics_page(self, accept: str) -> Answer:
@@ -129,6 +147,11 @@ class Replica:
         for metric, value in looks.items():
             if isinstance(value, int):
                 rows[metric.name, (), ""] = float(value)
+        waiting = self._outbox()
+        if waiting:
+            rows[all_.OUTBOX_OLDEST.name, (), ""] = waiting["oldest_seconds"] or 0.0
+            for state in ("pending", "held", "dead"):
+                rows[all_.OUTBOX.name, (state,), ""] = float(waiting[state] or 0)
         for role in self._roles:
             rows[all_.INFO.name, (role, version("celery-singleton-lock")), ""] = 1.0
         return rows

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from celery.bootsteps import StartStopStep
 from celery.worker import state
+from celery.worker.control import control_command
 
 from celery_singleton_lock.settings import Settings
 
+from . import log_level
 from .health import Pulse
 from .replica import Replica, replica_of
 
@@ -17,16 +19,18 @@ EVERY_S: Final = 1.0
 
 
 class ObservingStep(StartStopStep):  # type: ignore[misc]
-    """Of the worker: serves health and metrics, where ``singleton_http`` is set."""
+    """Of the worker: hears what the log level is to be; serves health and metrics, where
+    ``singleton_http`` is set."""
 
     label = "Observing"
 
     def __init__(self, w: Any, **kwargs: Any) -> None:
         super().__init__(w, **kwargs)
         self._replica: Replica | None = replica_of(w.app)
-        self.enabled = self._replica is not None
+        # Steps are made before any is started, and so before the pool forks.
+        log_level.prepare()
+        control_command(name=log_level.COMMAND, args=[("level", str)])(log_level.set_level)
         if self._replica is not None and self._replica.metrics is not None:
-            # Steps are made before any is started, and so before the pool forks.
             self._replica.metrics.counts.share()
 
     def start(self, w: Any) -> None:

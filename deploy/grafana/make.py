@@ -144,6 +144,11 @@ ROWS: list[tuple[str, int, list[dict[str, Any]]]] = [
                 (f"max(singleton_dead_letters_waiting{{{WHERE}}})", "waiting"),
                 (rate("singleton_dead_letters_total", "reason", TASK), "{{reason}}"),
             ),
+            graph(
+                "Outbox", "Rows by state, and how long the first waits.", "short",
+                (f"max by (state) (singleton_outbox{{{WHERE}}})", "{{state}}"),
+                (f"max(singleton_outbox_oldest_seconds{{{WHERE}}})", "oldest, in seconds"),
+            ),
         ],
     ),
     (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,6 +29,7 @@ TASKS = """
 import datetime
 app.conf.singleton_http = os.environ.get("HTTP")
 app.conf.singleton_stuck_after = 3
+app.conf.beat_enable_remote_control = True
 if "UNTIL" in os.environ:
     app.conf.beat_schedule = {
         name: {
@@ -55,6 +57,11 @@ if "STICK" in os.environ:
 @app.task(base=SingletonTask, unique_on=(), overlap="allow")
 def tick():
     note("tick")
+
+@app.task(base=SingletonTask)
+def level():
+    import logging
+    note("level", level=logging.getLogger("celery_singleton_lock.x").getEffectiveLevel())
 
 @app.task(base=SingletonTask)
 def ok(n):
@@ -108,6 +115,18 @@ class Replicas(Workers):
         log.close()
         self.processes.append(process)
         return process
+
+    def command(self, line: str, **environment: str) -> tuple[int, str]:
+        """Exit code and output of a command of ours."""
+        done = subprocess.run(
+            [sys.executable, "-m", "celery", "-A", "proj", "singleton", *line.split()],
+            cwd=self.place,
+            env=os.environ | self._environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return done.returncode, done.stdout
 
     def ask(self, path: str, number: int = -1) -> tuple[int, Any]:
         return ask(self.addresses[number], path)
@@ -292,3 +311,61 @@ def test_beat_inside_a_worker_is_counted_by_the_worker(replicas: Replicas) -> No
     replicas.start("prefork", 1, "-B", "--scheduler", "singleton")
     until(lambda: 'singleton_slots_published_total{entry="a"}' in replicas.ask("/metrics")[1])
     assert "http_not_served" not in replicas.log_of(0).read_text()
+
+
+# On the command line
+
+
+def test_health_command_asks_the_process(replicas: Replicas, server: RedisServer) -> None:
+    replicas.start()
+    until(lambda: ready(replicas))
+    assert replicas.command("health") == (0, "ready\n")
+    server.kill()
+    until(lambda: not ready(replicas))
+    code, said = replicas.command("health --json")
+    assert code == 1
+    assert json.loads(said)["ready"] is False
+    assert "the lease store is away" in said
+    assert replicas.command("health --live") == (0, "alive\n")
+    nobody = f"127.0.0.1:{free_port()}"
+    code, said = replicas.command(f"health --live --json --address {nobody}")
+    assert (code, json.loads(said)["alive"]) == (1, False)
+
+
+def test_health_command_without_http_asks_whoever_knows(
+    replicas: Replicas, server: RedisServer
+) -> None:
+    # The processes serve; but the command is not told, and looks elsewhere.
+    replicas.start("solo", 1, "-n", f"me@{socket.gethostname()}")
+    del replicas._environment["HTTP"]
+    assert replicas.command("health worker") == (0, "ready\n")
+    assert replicas.command("health beat") == (1, "not ready\n")
+    replicas.start_beat()
+    until(lambda: ready(replicas))
+    assert replicas.command("health beat") == (0, "ready\n")
+    server.kill()
+    assert replicas.command("health beat") == (1, "not ready\n")
+    assert replicas.command("health beat --live") == (0, "alive\n"), "who waits is alive"
+
+
+def test_log_level_is_changed_in_workers_their_children_and_beats(replicas: Replicas) -> None:
+    replicas.start()
+    replicas.start_beat()
+    until(lambda: ready(replicas))
+
+    def levels() -> set[int]:
+        client: Any = replicas.notes_server.connect()
+        notes = [json.loads(text) for text in client.lrange("notes", 0, -1)]
+        return {note["level"] for note in notes if note["what"] == "level"}
+
+    replicas.call("level")
+    until(lambda: levels() == {20})
+    assert "http_request" not in replicas.log_of(1).read_text()
+    code, said = replicas.command("log-level debug --timeout 4")
+    assert code == 0
+    assert said.count("the log level is DEBUG") == 2, said
+    replicas.call("level")
+    until(lambda: levels() == {20, 10})
+    replicas.ask("/livez")
+    until(lambda: "http_request line=" in replicas.log_of(1).read_text())
+    assert replicas.command("log-level chatty")[0] == 2

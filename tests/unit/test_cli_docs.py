@@ -16,6 +16,8 @@ PAGES = {
     "db": "ledger.md",
     "dead-letters": "dead-letters.md",
     "doctor": "doctor.md",
+    "health": "monitoring.md",
+    "log-level": "monitoring.md",
     "outbox": "outbox.md",
     "quorum": "redlock.md",
     "streams": "change-streams.md",

@@ -81,6 +81,11 @@ LEASES_LOST: Final = _counter("leases_lost", "Leases that a run may have lost wh
 DEAD_LETTERS_SENT: Final = _counter("dead_letters", "Dead letters that were written.", TASK, "reason")
 DEAD_LETTERS: Final = _gauge("dead_letters_waiting", "Dead letters in the queue.")
 
+# The outbox
+
+OUTBOX: Final = _gauge("outbox", "Rows of the outbox: pending, held or dead.", "state")
+OUTBOX_OLDEST: Final = _gauge("outbox_oldest_seconds", "How long the first that is pending waits.")
+
 # Leases and their store
 
 ACQUISITIONS: Final = _counter(
