@@ -339,6 +339,10 @@ def test_page_fits_a_phone(browser: Browser, flower: FlowerServer, app: Celery, 
     visitor = Visitor(browser, flower, viewport={"width": 390, "height": 844}, has_touch=True)
     page = visitor.open(path)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    # Nor is anything cut off.
+    cells = "[...document.querySelectorAll('table td, table td *')]"
+    rights = f"{cells}.map((each) => each.getBoundingClientRect().right)"
+    assert page.evaluate(f"Math.max(0, ...{rights})") <= 390
     page.get_by_role("button", name="Toggle navigation").click()
     expect(page.get_by_role("link", name="Dead letters")).to_be_visible()
     visitor.leave()

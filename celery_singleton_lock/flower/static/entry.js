@@ -61,7 +61,7 @@ function rowOf(run) {
     ["Slot", ticking(run.slot), ""],
     ["Lag", run.lag === null ? missing() : span(run.lag), "singleton-number"],
     ["Took", duration(run), "singleton-number"],
-    ["Worker", run.worker ?? missing(), ""],
+    ["Worker", run.worker ?? missing(), "singleton-worker"],
     ["What happened", run.error ?? run.reason ?? missing(), "singleton-wide singleton-error"],
   ];
   return el("tr", {}, cells.map(([label, value, className]) => el("td", { "data-label": label, class: className }, value)));

@@ -12,7 +12,14 @@ new LiveTable({
   keyOf: (row) => row.id,
   empty: "No run in this time.",
   onData: (said) => {
-    chart.show({ runs: said.timeline, since: Math.floor(said.since), until: Math.floor(said.now) });
+    const drawn = said.timeline.length;
+    const isCut = said.count > drawn;
+    // Of more runs than can be drawn, only the time is shown of which all are.
+    const since = isCut ? Math.min(...said.timeline.map((each) => each.started ?? each.seen)) : said.since;
+    chart.show({ runs: said.timeline, since: Math.floor(since), until: Math.floor(said.now) });
+    document.getElementById("singleton-drawn").textContent = isCut
+      ? `The newest ${drawn.toLocaleString()} runs`
+      : "All runs of this time";
     note(said.history);
   },
   columns: [
@@ -21,7 +28,7 @@ new LiveTable({
     { label: "Started", cell: (row) => ticking(row.started ?? row.seen) },
     { label: "Lag", className: "singleton-number", cell: (row) => (row.lag === null ? missing() : span(row.lag)) },
     { label: "Took", className: "singleton-number", cell: took },
-    { label: "Worker", cell: (row) => row.worker ?? missing() },
+    { label: "Worker", className: "singleton-worker", cell: (row) => row.worker ?? missing() },
     { label: "What happened", className: "singleton-wide singleton-error", cell: (row) => row.error ?? row.reason ?? missing() },
   ],
 });
