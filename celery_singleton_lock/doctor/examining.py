@@ -22,6 +22,7 @@ TOPICS: Final = (
     "workers",
     "runs",
     "ledgers",
+    "outboxes",
 )
 """Each registers its checks when it is imported: in the order in which people should read them."""
 

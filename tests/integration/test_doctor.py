@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from celery import Celery
 from celery.schedules import crontab
+from sqlalchemy.orm import Session
 
-from celery_singleton_lock import SingletonTask
+from celery_singleton_lock import SingletonTask, outbox
 from celery_singleton_lock.beat.book import entry_page, pause_page, trigger_page
 from celery_singleton_lock.core.errors import BrokerUnavailable
 from celery_singleton_lock.core.groups import beat_group
@@ -554,6 +556,33 @@ def test_ledger_that_is_away_or_old_is_found(tmp_path: Path) -> None:
     required_ledger_of(app).schema.upgrade()
     assert_well(app, "ledger-schema")
     required_ledger_of(app).close()
+
+
+# The outbox
+
+
+def test_outbox_that_nobody_relays_is_found(tmp_path: Path) -> None:
+    assert_well(shop(), "outbox-relayed", level=NOT_APPLICABLE)
+    away = shop(singleton_outbox_url=f"sqlite:///{tmp_path}/no/such/outbox.db")
+    assert_found(away, "outbox-relayed", PROBLEM, "is unavailable|unable to open")
+    app = shop(singleton_outbox_url=f"sqlite:///{tmp_path}/outbox.db")
+    assert_found(app, "outbox-relayed", PROBLEM, "has no outbox")
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/outbox.db")
+    metadata = sa.MetaData()
+    outbox.add_tables(metadata)
+    metadata.create_all(engine)
+    assert_well(app, "outbox-relayed")
+    with Session(engine) as session, session.begin():
+        outbox.send(session, "shop.noop", app=app)
+    assert_well(app, "outbox-relayed")
+    row = sa.update(outbox.OutboxRow)
+    with engine.begin() as connection:
+        connection.execute(row.values(created_at=datetime.now(UTC) - timedelta(minutes=2)))
+    assert_found(app, "outbox-relayed", PROBLEM, "rows wait")
+    with engine.begin() as connection:
+        connection.execute(row.values(state="held"))
+    assert_found(app, "outbox-relayed", WARNING, "refused")
+    engine.dispose()
 
 
 # All of it

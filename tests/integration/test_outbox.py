@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from celery_singleton_lock.core.errors import BrokerUnavailable
 from celery_singleton_lock.outbox import OutboxRow
 from celery_singleton_lock.recovery.dead_letters import dead_letters_of
 from celery_singleton_lock.recovery.outbox import claiming
-from celery_singleton_lock.recovery.outbox.lanes import LANES_AT_ONCE
+from celery_singleton_lock.recovery.outbox.lanes import LANES_AT_ONCE, lane_of
 from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer, TcpProxy
 
 from .ledgers import DATABASES, empty_ledger, url_of
@@ -285,6 +286,28 @@ def test_row_that_the_broker_refuses_holds_up_its_key_and_nobody_else_and_become
     assert letter.original.exchange == "nowhere"
     with Connection(rabbitmq.url) as connection:
         connection.default_channel.queue_delete(letters)
+
+
+def test_lanes_in_which_all_waits_keep_nobody_from_the_others(
+    open_shop: Open, database_url: str
+) -> None:
+    shop = open_shop(database_url)
+    in_lanes = {lane_of(f"k{number}"): f"k{number}" for number in range(200)}
+    *stuck, free = in_lanes.values()
+    for key in stuck:
+        shop.send(1, key=key, exchange="nowhere", routing_key="x")
+    shop.drain()
+    later = datetime.now(UTC) + timedelta(hours=1)
+    with shop.engine.begin() as connection:
+        held = sa.update(OutboxRow).where(OutboxRow.prefix == shop.prefix)
+        connection.execute(held.values(retry_at=later))
+    for key in stuck:
+        shop.send(2, key=key)
+    shop.send(3, key=free)
+    relay = shop.relay()
+    assert relay.turn() == 1
+    relay.close()
+    assert shop.received() == [3]
 
 
 def test_message_that_redis_would_drop_unseen_is_refused(

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import aliased
 
 from celery_singleton_lock.databases import Database
 from celery_singleton_lock.ledger.outbox_tables import (
@@ -127,9 +128,13 @@ class Claims(ABC):
         return datetime.fromtimestamp(self.database.dialect.now(connection) / 1_000_000, UTC)
 
     def _lanes_with_work(self, now: datetime) -> sa.Select[int, int]:
-        """Each in its turn: a lane that is never empty must not keep the relay from the others."""
+        """Each in its turn: a lane that is never empty must not keep the relay from the others, and
+        neither must one in which all waits for a row that is held."""
         ours = self._ours(OutboxRow), OutboxRow.lane == OutboxLaneRow.lane
-        fresh = sa.exists().where(*ours, OutboxRow.state == PENDING)
+        before = aliased(OutboxRow)
+        same = before.lane == OutboxRow.lane, before.key == OutboxRow.key
+        waits = sa.exists().where(self._ours(before), before.state == HELD, *same)
+        fresh = sa.exists().where(*ours, OutboxRow.state == PENDING, ~waits)
         again = sa.exists().where(*ours, OutboxRow.state == HELD, OutboxRow.retry_at <= now)
         turn = (OutboxLaneRow.lane + (LANES - 1 - self._last_lane)) % LANES
         return (
