@@ -39,7 +39,8 @@ def make_app() -> Any:
         singleton_outbox_url=os.environ["DATABASE"],
         singleton_lock_url=os.environ["NOTES"],
         singleton_key_prefix=os.environ["PREFIX"],
-        singleton_lock_ttl=1,
+        # A second for relays, or lanes of dead ones are long in coming back. A worker is not hurt here.
+        singleton_lock_ttl=float(os.environ.get("LOCK_TTL", "1")),
         singleton_slot_ttl=0.5,
         task_default_queue=os.environ["PREFIX"],
         worker_hijack_root_logger=False,
@@ -133,9 +134,8 @@ class Deaths:
         command = [sys.executable, "-m", "celery", "-A", f"{__name__}:worker_app", "worker"]
         command += ["-P", "threads", "-c", "1", "-l", "WARNING", "--without-gossip", "--without-mingle"]
         with (self.place / "worker.log").open("wb") as log:
-            process = subprocess.Popen(
-                command, env=os.environ | self.environment, stdout=log, stderr=subprocess.STDOUT
-            )
+            environment = os.environ | self.environment | {"LOCK_TTL": "30"}
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
             yield
         finally:
