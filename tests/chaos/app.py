@@ -60,6 +60,8 @@ if app.conf.broker_url.startswith("redis"):
         "visibility_timeout": VISIBILITY_S,
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
+        # Whoever dies while he restores messages keeps others from it for so long: 300 s by default.
+        "unacked_mutex_expire": 5,
         "socket_timeout": 3,
         "socket_connect_timeout": 3,
     }
