@@ -453,6 +453,10 @@ def nothing_is_stuck(judge: Judge) -> Iterator[Violation]:
         if event.queued or event.unacknowledged:
             text = f"{event.queued} messages are queued, and {event.unacknowledged} not acknowledged"
             yield Violation("nothing is stuck", text, event.at)
+    for event in judge.history.of("store_left"):
+        yield Violation(
+            "nothing is stuck", f"the lease store cannot be asked: {event.reason}", event.at
+        )
     for event in judge.history.of("lease_left"):
         yield Violation("nothing is stuck", f"lease {event.key} is {event.state}", event.at)
 

@@ -234,6 +234,11 @@ def _lease_left(tale: Tale) -> None:
     tale.tell("lease_left", 50, key="run:r1", state="HELD")
 
 
+def _store_left(tale: Tale) -> None:
+    tale.execute("a", 11)
+    tale.tell("store_left", 50, reason="a majority of its nodes lost its memory")
+
+
 def _slow_takeover(tale: Tale) -> None:
     tale.tell("in_pool", 0, replica="worker-0", pid=1)
     tale.step("start", 11, "a")
@@ -263,6 +268,7 @@ BREAKS: list[tuple[Callable[[Tale], None], str]] = [
     (_hang, "nobody hangs"),
     (_message_left, "nothing is stuck"),
     (_lease_left, "nothing is stuck"),
+    (_store_left, "nothing is stuck"),
     (_slow_takeover, "takeover is quick"),
 ]
 

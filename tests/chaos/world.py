@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from celery_singleton_lock import RecordState, open_store
+from celery_singleton_lock import RecordState, StoreUnavailable, open_store
 from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer
 from celery_singleton_lock.testing.servers.launch import Command, launch
 from celery_singleton_lock.testing.servers.process_tree import descendants
@@ -343,6 +343,8 @@ class World:
             for record in store.scan():
                 if record.state in (RecordState.HELD, RecordState.EXPIRED) and record.is_listed:
                     self.journal.write("lease_left", key=record.key, state=record.state.name)
+        except StoreUnavailable as error:
+            self.journal.write("store_left", reason=error.reason)
         finally:
             store.close()
 

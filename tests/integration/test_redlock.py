@@ -28,6 +28,7 @@ from celery_singleton_lock.core.models import Page, Park
 from celery_singleton_lock.leases.redis.scripts import Command, Word
 from celery_singleton_lock.leases.redlock import RedlockLeaseStore, scripts
 from celery_singleton_lock.leases.redlock.facts import remarks_on
+from celery_singleton_lock.leases.redlock.repair import Infirmary
 from celery_singleton_lock.leases.redlock.rounds import Step
 from celery_singleton_lock.leases.redlock.votes import HELD, TAKEN
 from celery_singleton_lock.testing.servers import RedisServer, TcpProxy
@@ -169,6 +170,29 @@ def test_node_that_was_restarted_is_kept_out_until_it_is_repaired(
         assert store.release([Release(lease)]) == [True]
         fences.append(grant(store, "b").fence)
         assert fences == sorted(set(fences))
+
+
+def test_repair_that_failed_is_tried_again_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Until it is repaired, one more node that is restarted is a majority that lost its memory.
+    refresh, failed = Infirmary._refresh, list[str]()
+
+    def too_slow_once(self: Infirmary, node: Any, channel: Any, under: str) -> str | None:
+        if not failed:
+            failed.append(node.name)
+            raise TimeoutError("timed out")
+        return refresh(self, node, channel, under)
+
+    monkeypatch.setattr(Infirmary, "_refresh", too_slow_once)
+    with servers(3) as nodes, closing(open_quorum([n.url for n in nodes])) as store:
+        lease = grant(store, "a")
+        nodes[0].kill()
+        nodes[0].restart(keep_data=False)
+        assert store.renew([lease]) == [True]
+        until(lambda: all_take_part(store))
+    assert failed
+    assert caplog.text.count("quorum_node_repaired") == 1
 
 
 def test_majority_that_lost_its_memory_is_refused_until_somebody_accepts_it(

@@ -25,7 +25,7 @@ from .nodes import Nodes
 logger = logging.getLogger(__name__)
 
 RIGHT_MS: Final = 60_000
-"""How long a repair may take before somebody else may try."""
+"""How long a repair may take before somebody else may try, if who began it died."""
 
 EVERY: Final = 0.2
 _JSON: Final = json.JSONDecoder()
@@ -164,10 +164,14 @@ class Infirmary:
         `generation`."""
         ticket = os.urandom(8).hex()
         answer: dict[int, Any] | None = None
+        claimed: list[int] = []
         while True:
             try:
                 errand = mending.send(answer)  # type: ignore[arg-type]
             except StopIteration as stop:
+                if not stop.value:
+                    # A donor was too slow, say. Otherwise nobody could try again for a minute.
+                    self._renounce(claimed, channels, ticket)
                 return bool(stop.value)
             if errand.chore is Chore.SURVEY:
                 channels.update(self._survey())
@@ -179,6 +183,16 @@ class Infirmary:
                 done = self._run(errand, node, channel, ticket, generation)
                 if done:
                     answer[number] = done
+            if errand.chore is Chore.CLAIM:
+                claimed.extend(answer)
+
+    def _renounce(self, claimed: Sequence[int], channels: Mapping[int, Channel], ticket: str) -> None:
+        """Best effort: a right that cannot be given back runs out."""
+        for number in claimed:
+            try:
+                _answers(channels[number], Command(scripts.RENOUNCE, [self._key], [(ticket,)]))
+            except (OSError, RedisError, CannotBeAsked) as error:
+                logger.info("quorum_right_not_renounced reason=%s", error)
 
     def _run(self, errand: Errand, node: Node, channel: Channel, ticket: str, generation: str) -> Any:
         try:

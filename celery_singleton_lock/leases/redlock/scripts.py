@@ -44,5 +44,6 @@ MERGE = _load("merge")
 
 CLAIM = _load("claim", is_guarded=False)
 SEIZE = _load("seize", is_guarded=False)
+RENOUNCE = _load("renounce", is_guarded=False)
 ADMIT = _load("admit", is_guarded=False)
 REFRESH = _load("refresh", is_guarded=False)
