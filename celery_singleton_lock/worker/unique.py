@@ -21,6 +21,10 @@ LONGEST_KEY_BYTES: Final = 400
 """What people write into a key is kept as it is up to here, and as a digest beyond."""
 
 
+# json.dumps makes a new encoder for each call that wants something else than its defaults.
+_canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
 class UniqueKey:
     """Names the job of a call: ``<task>:<digest>``, or what `lock_key` gives.
 
@@ -67,7 +71,7 @@ class UniqueKey:
 
     def _digest(self, unique: Mapping[str, Any]) -> str:
         try:
-            text = json.dumps(_plain(unique), sort_keys=True, separators=(",", ":"))
+            text = _canonical(_plain(unique))
         except (_NotPlain, ValueError, RecursionError) as error:
             raise ConfigurationError(
                 f"no digest can be made of the arguments of task {self._task!r}: {error}. Name those "
