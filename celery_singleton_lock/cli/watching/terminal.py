@@ -26,7 +26,9 @@ class Terminal:
 
     def __enter__(self) -> Terminal:
         self._modes = termios.tcgetattr(sys.stdin)
-        self._handler = signal.signal(signal.SIGTERM, _leave)
+        # Ctrl-C must end it also where a shell has told its children to ignore that.
+        handlers = {signal.SIGTERM: _leave, signal.SIGINT: signal.default_int_handler}
+        self._handlers = {number: signal.signal(number, each) for number, each in handlers.items()}
         tty.setcbreak(sys.stdin)
         sys.stdout.write(_ENTER)
         return self
@@ -35,7 +37,8 @@ class Terminal:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
         sys.stdout.write(_LEAVE)
         sys.stdout.flush()
-        signal.signal(signal.SIGTERM, self._handler)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
         # To end it so is how it is meant to be ended.
         return kind is KeyboardInterrupt
 
