@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final
 
 from celery_singleton_lock.worker.task import SingletonTask
@@ -64,7 +64,12 @@ class SeenRuns:
     async def find(self, query: Query) -> Found:
         self._look()
         tasks = self._of_entry.get(query.entry, []) if query.entry else self._newest_first
-        fits = [task for task in tasks if _fits(task, query)]
+        if query.since is not None:
+            since = query.since.timestamp()
+            # They are in order: what is older is not even looked at.
+            tasks = list(takewhile(lambda task: _time_of(task) >= since, tasks))
+        search = query.search.lower()
+        fits = [task for task in tasks if _fits(task, query.status, search)]
         part = islice(fits, query.offset, query.offset + query.limit)
         return Found([as_run(task) for task in part], len(fits))
 
@@ -140,16 +145,14 @@ def _lag_s(task: Any, slot: datetime | None, started: datetime | None) -> float 
     return max(0.0, (started - slot).total_seconds())
 
 
-def _fits(task: Any, query: Query) -> bool:
-    if query.status and STATUS_OF.get(task.state, "waiting") != query.status:
+def _fits(task: Any, status: str, search: str) -> bool:
+    if status and STATUS_OF.get(task.state, "waiting") != status:
         return False
-    if query.since is not None and _time_of(task) < query.since.timestamp():
-        return False
-    if not query.search:
+    if not search:
         return True
     worker = task.worker.hostname if task.worker else ""
     texts = (task.uuid, task.name or "", getattr(task, "entry", None) or "", worker)
-    return any(query.search.lower() in text.lower() for text in texts)
+    return any(search in text.lower() for text in texts)
 
 
 def _time_of(task: Any) -> float:

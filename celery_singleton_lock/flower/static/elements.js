@@ -95,9 +95,8 @@ export function ticking(seconds, { bare = false } = {}) {
 
 function tell(time) {
   const away = Number(time.dataset.at) - now();
-  const text = Math.abs(away) < 1 ? "now" : whole(Math.abs(away));
-  const said =
-    "bare" in time.dataset || text === "now" ? text : away > 0 ? `in ${text}` : `${text} ago`;
+  const text = whole(Math.abs(away));
+  const said = "bare" in time.dataset ? text : Math.abs(away) < 1 ? "now" : away > 0 ? `in ${text}` : `${text} ago`;
   if (time.textContent !== said) time.textContent = said;
 }
 
