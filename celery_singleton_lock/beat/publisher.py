@@ -30,11 +30,14 @@ class Publisher:
         entry_of: Callable[[str], Any],
         on_refused: Callable[[Due], None],
         on_published: Callable[[Sequence[Due]], None] | None = None,
+        more_headers: Callable[[str, str, datetime], Mapping[str, str]] | None = None,
     ) -> None:
+        """`more_headers` is asked for each message, by the id of its run, its entry and its slot."""
         self._app = app
         self._entry_of = entry_of
         self._on_refused = on_refused
         self._on_published = on_published
+        self._more_headers = more_headers
         self._batches = Batches(app, Way(self._send, self._destination, self._settle, self._refuse))
         self._plain: PlainMessages
         self._taken: set[Due] = set()
@@ -102,6 +105,8 @@ class Publisher:
         task_id = run_id(self._app.main or "", due.entry, due.slot)
         # A dict of its own: the entry's is shared by all its runs.
         headers = {**(entry.options.get("headers") or {}), **_headers(due)}
+        if self._more_headers is not None:
+            headers.update(self._more_headers(task_id, due.entry, due.slot))
         options = entry.options
         if self._batches.broker.is_confirming:
             # Otherwise a message that no queue takes is confirmed like any other.

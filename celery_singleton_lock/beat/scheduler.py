@@ -18,7 +18,7 @@ from celery_singleton_lock.core.redaction import redact_all
 from celery_singleton_lock.core.signals import slot_missed
 from celery_singleton_lock.observability.beat_watch import BeatWatch
 from celery_singleton_lock.observability.installing import observe
-from celery_singleton_lock.observability.listening import listeners_of
+from celery_singleton_lock.observability.listening import beat_tracing_of, listeners_of, tracing_module
 from celery_singleton_lock.observability.measuring import open_measured_store
 from celery_singleton_lock.settings import Settings
 
@@ -59,6 +59,7 @@ class SingletonSchedulerMixin:
         self._cannot_read = False
         self._settings = Settings.from_app(app)
         self._listeners = listeners_of(app)
+        self._tracing = beat_tracing_of(app, self._settings)
         self._replica = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         observe(app)
         self._watch = BeatWatch(app, self._settings, self._why_not_ready)
@@ -176,6 +177,7 @@ class SingletonSchedulerMixin:
                 self._roster.entry_of,
                 on_refused=partial(self._tell_missed, reason="refused"),
                 on_published=self._after_publish,
+                more_headers=None if self._tracing is None else self._tracing.headers,
             )
             self._engine = self._new_engine(self._roster, self._publisher)
             self._engine.follow(map(self.plan_entry, schedule.values()))
@@ -203,8 +205,11 @@ class SingletonSchedulerMixin:
 
     def _new_engine(self, roster: Roster, publisher: Publisher) -> Engine:
         settings = self._settings
+        store = open_measured_store(settings)
+        if self._tracing is not None:
+            store = tracing_module().traced(store, self._tracing)
         return Engine(
-            open_measured_store(settings),
+            store,
             publisher,
             replica=self._replica,
             slot_ttl=settings.slot_ttl,

@@ -13,6 +13,7 @@ from celery_singleton_lock.settings import Settings
 
 from . import log_level
 from .health import Pulse
+from .listening import tracing_module
 from .replica import Replica, replica_of
 
 EVERY_S: Final = 1.0
@@ -32,6 +33,8 @@ class ObservingStep(StartStopStep):  # type: ignore[misc]
         control_command(name=log_level.COMMAND, args=[("level", str)])(log_level.set_level)
         if self._replica is not None and self._replica.metrics is not None:
             self._replica.metrics.counts.share()
+        if Settings.from_app(w.app).tracing:
+            tracing_module().trace_runs()
 
     def start(self, w: Any) -> None:
         if self._replica is not None:

@@ -29,7 +29,16 @@ from .alerts import (
 )
 from .broker import lock_url_of_broker, split_brokers, visibility_timeout
 from .urls import read_database_url, read_lock_url
-from .values import one_of, read_address, read_count, read_duration, read_name, refuse, shown
+from .values import (
+    one_of,
+    read_address,
+    read_count,
+    read_duration,
+    read_flag,
+    read_name,
+    refuse,
+    shown,
+)
 
 PREFIX: Final = "singleton_"
 SHORTEST_LOCK_TTL: Final = timedelta(seconds=1)
@@ -147,6 +156,9 @@ class Settings:
     ))  # fmt: skip
     log_repeats: int = field(default=100, metadata=_about(
         read_count, "whole number", "At most so many log lines of one event a minute.",
+    ))  # fmt: skip
+    tracing: bool = field(default=False, metadata=_about(
+        read_flag, "True or False", "Spans of OpenTelemetry for claim, publish and run.",
     ))  # fmt: skip
     alert_on: tuple[str, ...] = field(default=BY_DEFAULT, metadata=_about(
         read_alerts, "list of names", f"What people are told of: any of {', '.join(ALERTS)}.",

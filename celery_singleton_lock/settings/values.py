@@ -49,6 +49,12 @@ def read_count(name: str, value: object) -> int:
     return value
 
 
+def read_flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        refuse(name, value, "give True or False")
+    return value
+
+
 def read_name(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         refuse(name, value, "give a text that is not empty and contains no NUL")

@@ -67,6 +67,7 @@ def test_defaults_are_those_of_the_design() -> None:
         stuck_after=timedelta(seconds=120),
         log_format="text",
         log_repeats=100,
+        tracing=False,
         alert_on=("slot_missed", "dead_lettered", "lease_lost", "overdue", "trouble"),
         alert_webhook=None,
         alert_format="plain",

@@ -7,7 +7,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import lru_cache
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -25,6 +24,7 @@ from celery_singleton_lock.core.models import (
 )
 from celery_singleton_lock.leases import LeaseStore
 from celery_singleton_lock.leases.base import Meeting
+from celery_singleton_lock.observability.store_classes import put_before
 
 from . import catalogue as all_
 from .counts import Counts
@@ -151,17 +151,13 @@ class MeasuredStore(LeaseStore):
 
 
 def measured(store: LeaseStore, measures: Measures) -> LeaseStore:
-    """The same store, which is measured from now on. What only its own class can do, it still can."""
-    if not isinstance(store, MeasuredStore):
-        store.__class__ = _measured_class(type(store))
-        store._measures = measures  # type: ignore[attr-defined]
-        store.on_memory_loss(measures.memory_lost)
+    """The same store, which is measured from now on."""
+    if isinstance(store, MeasuredStore):
+        return store
+    put_before(store, MeasuredStore)
+    store._measures = measures  # type: ignore[attr-defined]
+    store.on_memory_loss(measures.memory_lost)
     return store
-
-
-@lru_cache
-def _measured_class(kind: type[LeaseStore]) -> type[LeaseStore]:
-    return type(f"Measured{kind.__name__}", (MeasuredStore, kind), {})
 
 
 def kind_of(key: str) -> str:
