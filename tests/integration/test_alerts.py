@@ -318,10 +318,9 @@ def test_mail_has_subject_and_details(mail_server: Controller) -> None:
     assert "host: host-1" in message.get_payload()
 
 
-def test_line_break_in_a_name_makes_no_header(mail_server: Controller) -> None:
-    run = facts.RunName("r", "t", "a\r\nBcc: all@example.org", AT)
-    missed = alert(facts.SlotMissed(at=AT, run=run, reason="too old"))
-    Mail(f"smtp://127.0.0.1:{mail_server.port}", ["a@b.c"], "a@b.c", SENDER)(missed)
+def test_line_break_in_a_reason_makes_no_header(mail_server: Controller) -> None:
+    began = facts.TroubleBegan(at=AT, part="store", reason="gone\r\nBcc: all@example.org")
+    Mail(f"smtp://127.0.0.1:{mail_server.port}", ["a@b.c"], "a@b.c", SENDER)(alert(began))
     [message] = mail_server.handler.received
     assert message["Bcc"] is None
 
