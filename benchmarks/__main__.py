@@ -17,7 +17,7 @@ from typing import Any
 import celery_singleton_lock
 from celery_singleton_lock.testing.servers import RedisServer, ServerMissing
 
-from . import beat, leases, outbox, redlock, worker
+from . import beat, leases, ledger, outbox, redlock, worker
 from .leases import NotMeasured
 from .measure import Answer
 from .table import HEADING, row_of
@@ -92,7 +92,8 @@ def measured(server: RedisServer, is_quick: bool) -> Iterator[Answer]:
     of_beat = beat.chapters(beat.QUICK if is_quick else beat.FULL)
     of_workers = worker.chapters(worker.QUICK if is_quick else worker.FULL)
     of_outbox = outbox.chapters(outbox.QUICK if is_quick else outbox.FULL)
-    for title, results in (*of_leases, *of_beat, *of_workers, *of_outbox):
+    of_ledger = ledger.chapters(ledger.QUICK if is_quick else ledger.FULL)
+    for title, results in (*of_leases, *of_beat, *of_workers, *of_ledger, *of_outbox):
         print(f"\n{title}")
         for result in results:
             if isinstance(result, NotMeasured):

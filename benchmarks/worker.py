@@ -36,6 +36,7 @@ APP = """
     )
     app.conf.task_ignore_result = bool(os.environ.get("IGNORE_RESULTS"))
     app.conf.singleton_lock_url = os.environ["LOCKS"]
+    app.conf.singleton_database_url = os.environ.get("LEDGER")
 
 
     def noop(number):
