@@ -99,7 +99,7 @@ def test_demo_keeps_its_promises_while_it_hurts_beats_workers_and_redis(tmp_path
             (two[0], "has exported", day, two[3])
         ]
     assert exports[-1][:2] == (stopped, "is refused with its late export of")
-    assert "all 5 processes live on" in said
+    assert "all 6 processes live on" in said
     assert "a dead letter: shop.notify_partner, ConnectionError: the partner does not answer" in said
     assert re.search(r"runs +(\d+) executed, duplicates 0, missed 0$", said, re.MULTILINE)
     assert f"{len(slots)} executed" in said

@@ -278,7 +278,7 @@ def test_command_is_found_by_celery_itself_and_its_acts_are_audited(
 def test_every_celery_command_imports_little_for_it() -> None:
     program = """
 import sys
-import celery.bin.celery
+import click
 import celery_singleton_lock.cli
 heavy = {"redis", "sqlalchemy", "celery_singleton_lock.recovery.dead_letters"} & sys.modules.keys()
 assert not heavy, heavy

@@ -36,7 +36,7 @@ def line(valkey: RedisServer) -> Iterator[CommandLine]:
     line = CommandLine(
         shop_on(valkey.url, beat_schedule=dict(STATIC), timezone="Europe/Berlin"), "schedule"
     )
-    line.app.task(name="shop.tick")(tick)
+    line.app.task(name="shop.tick", shared=False)(tick)
     yield line
     line.parts.store.close()
     client.flushall()
