@@ -56,6 +56,7 @@ class SingletonSchedulerMixin:
         self._roster: Roster | None = None
         self._relay: RelayThread | None = None
         self._is_ticking = False
+        self._is_closing = False
         self._cannot_read = False
         self._settings = Settings.from_app(app)
         self._listeners = listeners_of(app)
@@ -77,8 +78,12 @@ class SingletonSchedulerMixin:
         it short: others wait to be published. Errors in it are logged."""
 
     def tick(self, *_: Any, **__: Any) -> float:
-        """Do all that is due; return the seconds until the next tick. Never raises: an exception from
-        here would end the beat."""
+        """Do all that is due; return the seconds until the next tick. Raises SystemExit when beat was
+        told to end, and nothing else: that would end it, too."""
+        if self._is_closing:
+            # Celery's handler has closed us and raised SystemExit, but perhaps where Python drops
+            # exceptions, as in a destructor: beat would go on for ever.
+            raise SystemExit
         self._is_ticking = True
         self._watch.tick_begins()
         wait = _AFTER_A_BUG
@@ -94,10 +99,18 @@ class SingletonSchedulerMixin:
     def close(self) -> None:
         """Hand over at once. Called twice by Celery: first from a signal handler, which then raises
         SystemExit, and again on the way out."""
+        self._is_closing = True
         if self._is_ticking:
-            # The handler has interrupted a tick, whose connections are in use. An error here would
-            # keep the handler from raising, and beat would go on for ever.
+            # The handler has interrupted a tick, whose connections are in use: on the way out, then.
             return
+        try:
+            self._close()
+        except Exception:
+            # From the handler it would be logged nowhere, and keep that from raising.
+            logger.exception("beat_not_closed")
+        super().close()  # type: ignore[misc]
+
+    def _close(self) -> None:
         engine, self._engine = self._engine, None
         publisher, self._publisher = self._publisher, None
         if engine is not None:
@@ -108,7 +121,6 @@ class SingletonSchedulerMixin:
         relay, self._relay = self._relay, None
         if relay is not None:
             relay.stop()
-        super().close()  # type: ignore[misc]
 
     @property
     def is_ready(self) -> bool:

@@ -128,3 +128,35 @@ def test_signal_in_the_middle_of_a_tick_ends_beat(
     assert left == []  # its connections were in use
     scheduler.close()
     assert left == [True]
+
+
+def test_beat_ends_although_the_handlers_exception_was_dropped(
+    scheduler: Ours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler.tick()
+    engine = scheduler._engine
+    assert engine is not None
+
+    def interrupted() -> float:
+        scheduler.close()  # and SystemExit was raised inside a destructor
+        return 0.0
+
+    monkeypatch.setattr(engine, "tick", interrupted)
+    scheduler.tick()
+    with pytest.raises(SystemExit):
+        scheduler.tick()
+
+
+def test_error_in_closing_does_not_keep_beat_from_ending(
+    scheduler: Ours, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler.tick()
+
+    def fail() -> None:
+        raise AttributeError("kombu")
+
+    monkeypatch.setattr(scheduler._engine, "leave", fail)
+    scheduler.close()
+    assert "beat_not_closed" in caplog.text
+    with pytest.raises(SystemExit):
+        scheduler.tick()

@@ -88,9 +88,10 @@ class SingletonDatabaseScheduler(SingletonSchedulerMixin, DatabaseScheduler):  #
             self._clerk.note_run(entry, due.slot)
 
     def close(self) -> None:
-        if self._is_ticking:  # then this is a signal handler, and we are called again
-            return
+        was_ticking = self._is_ticking
         super().close()
+        if was_ticking:  # then this is a signal handler, and we are called again
+            return
         self._note_ends()
         self._clerk.stop()
 
