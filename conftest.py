@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from celery import _state
-from celery.app import builtins as builtins  # registers Celery's own tasks
-
-_OF_CELERY = frozenset(_state._on_app_finalizers)
 
 ON_REAL_PROCESSES = ("tests/end_to_end", "tests/integration")
 
 
 @pytest.fixture(autouse=True)
-def _tasks_stay_with_their_app() -> Iterator[None]:
+def _tasks_stay_with_their_app() -> None:
     """Celery gives a task to every app that is made later in the process, unless it is told not to:
     apps of one test would have the tasks of another."""
-    yield
-    _state._on_app_finalizers.intersection_update(_OF_CELERY)
+    for finalizer in tuple(_state._on_app_finalizers):
+        # As `app.task` names it; those of `shared_task`, and of Celery itself, are for all apps.
+        if getattr(finalizer, "__qualname__", "").startswith("Celery.task."):
+            _state._on_app_finalizers.discard(finalizer)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

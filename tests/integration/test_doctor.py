@@ -512,7 +512,7 @@ def test_workers_are_not_asked_where_they_do_not_listen(redis_url: str) -> None:
 def test_run_that_is_overdue_is_found(redis_url: str) -> None:
     app = shop(redis_url)
     assert_well(app, "runs-overdue")
-    note = {"task": "shop.slow", "worker": "w1@host", "expect_within": 0.001}
+    note = {"task": "shop.slow", "worker": "w1@host", "expect_within": 1e-6}
     [answer] = parts_of(app).store.acquire([LeaseRequest("run:1", "me", TTL, note=note)])
     assert isinstance(answer, Granted)
     assert_found(app, "runs-overdue", WARNING, "run:1 on w1@host")
