@@ -7,7 +7,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from celery_singleton_lock import open_store
+from celery_singleton_lock import StoreUnavailable, open_store
 from celery_singleton_lock.leases.memory import MemoryLeaseStore
 from celery_singleton_lock.leases.redlock import RedlockLeaseStore
 from celery_singleton_lock.testing.conformance import (
@@ -179,6 +179,8 @@ class Nodes:
             give_up_at = time.monotonic() + 20
             while not all(node.takes_part for node in store.node_facts()):
                 assert time.monotonic() < give_up_at
+                with suppress(StoreUnavailable):
+                    store.now()  # to look at the nodes repairs none: to use them does
                 time.sleep(0.02)
 
 
