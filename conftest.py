@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from celery import _state
 
@@ -9,13 +11,29 @@ ON_REAL_PROCESSES = ("tests/end_to_end", "tests/integration")
 
 
 @pytest.fixture(autouse=True)
-def _tasks_stay_with_their_app() -> None:
+def _tasks_stay_with_their_app(request: pytest.FixtureRequest) -> Iterator[None]:
     """Celery gives a task to every app that is made later in the process, unless it is told not to:
-    apps of one test would have the tasks of another."""
-    for finalizer in tuple(_state._on_app_finalizers):
-        # As `app.task` names it; those of `shared_task`, and of Celery itself, are for all apps.
-        if getattr(finalizer, "__qualname__", "").startswith("Celery.task."):
-            _state._on_app_finalizers.discard(finalizer)
+    apps of one test would have the tasks of another. Those of Celery itself are for all apps, and those
+    of `shared_task` for the tests that are about them."""
+    finalizers = _state._on_app_finalizers
+    wants_shared = request.node.get_closest_marker("shared_tasks") is not None
+    # As Celery names the functions in which `shared_task` and `app.task` hand a task on.
+    shared = {each for each in finalizers if _is_made_in(each, "shared_task.")}
+    finalizers -= {each for each in finalizers if _is_made_in(each, "Celery.task.")}
+    if not wants_shared:
+        finalizers -= shared
+    yield
+    finalizers |= shared
+
+
+def _is_made_in(finalizer: object, outer: str) -> bool:
+    return getattr(finalizer, "__qualname__", "").startswith(outer)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "shared_tasks: the apps of the test have the tasks of shared_task"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,6 +13,7 @@ from pytest_celery import CeleryTestSetup
 from .conftest import PAIRWISE, WHOLE
 
 pytestmark = [
+    pytest.mark.shared_tasks,
     pytest.mark.timeout(180),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
