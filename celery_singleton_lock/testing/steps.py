@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -59,6 +60,26 @@ STEPS: Final = {
         "the end of the run is recorded, and its message is not acknowledged",
         "celery_singleton_lock.worker.attempt", "Attempt", "end", is_after=True,
     ),
+    "claiming": Step(
+        "a worker takes a run over, and has not claimed it in the ledger",
+        "celery_singleton_lock.ledger.claims", "Claims", "take",
+    ),
+    "claim taken": Step(
+        "a worker has claimed a run in the ledger, and its body is about to begin",
+        "celery_singleton_lock.ledger.claims", "Claims", "take", is_after=True,
+    ),
+    "effects written": Step(
+        "the rows of a `transaction` are written, and the end of the run is not beside them",
+        "celery_singleton_lock.worker.effects", "Transaction", "_finish",
+    ),
+    "effects claimed": Step(
+        "the rows and the end of the run are written, and not committed",
+        "celery_singleton_lock.worker.effects", "Transaction", "_finish", is_after=True,
+    ),
+    "effects committed": Step(
+        "a `transaction` is committed, and its body has not ended",
+        "celery_singleton_lock.worker.effects", "Transaction", "__exit__", is_after=True,
+    ),
     "letter due": Step(
         "a run has failed for good, and its letter is not sent",
         "celery_singleton_lock.recovery.dead_letters", "DeadLetters", "send",
@@ -74,17 +95,20 @@ class KillAt:
     """Has the first process die that comes to a step: each test needs one of its own.
 
     ``environment("published")`` is for the process, and for others beside it: only one of them dies.
+    With several steps one dies at each.
     """
 
     def __init__(self, place: Path) -> None:
         self._place = place
 
-    def environment(self, step: str) -> dict[str, str]:
+    def environment(self, *steps: str) -> dict[str, str]:
         """What to start the process with, beside its own environment."""
-        if step not in STEPS:
-            raise ValueError(f"there is no step {step!r}; there are: {', '.join(STEPS)}")
+        for step in steps:
+            if step not in STEPS:
+                raise ValueError(f"there is no step {step!r}; there are: {', '.join(STEPS)}")
         path = [str(_ARMED), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {VARIABLE: f"{step}:{self._mark(step)}", "PYTHONPATH": os.pathsep.join(path)}
+        marks = {step: str(self._mark(step)) for step in steps}
+        return {VARIABLE: json.dumps(marks), "PYTHONPATH": os.pathsep.join(path)}
 
     def has_happened(self, step: str) -> bool:
         return self._mark(step).exists()
@@ -120,7 +144,6 @@ def _die_once(mark: Path) -> None:
 
 
 def arm_from_environment() -> None:
-    given = os.environ.get(VARIABLE)
-    if given:
-        name, _, mark = given.partition(":")
+    marks: dict[str, str] = json.loads(os.environ.get(VARIABLE) or "{}")
+    for name, mark in marks.items():
         arm(name, Path(mark))

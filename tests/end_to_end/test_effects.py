@@ -1,4 +1,4 @@
-"""Effects happen exactly once: workers are stopped, woken too late, killed right after the commit."""
+"""Effects happen exactly once: workers are stopped, woken too late, and killed at every step."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from celery_singleton_lock.ledger import open_ledger
 from celery_singleton_lock.testing.servers import RedisServer
+from celery_singleton_lock.testing.steps import KillAt
+from tests.integration.ledgers import DATABASES, ready_ledger, url_of
 
 from .workers import Workers, until
 
 TASKS = """
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
-app.conf.singleton_database_url = "sqlite:////{place}/shop.db"
-engine = sa.create_engine("sqlite:////{place}/shop.db")
-bills = sa.Table("bills", sa.MetaData(), sa.Column("pid", sa.Integer))
+app.conf.singleton_database_url = {url!r}
+engine = sa.create_engine({url!r})
+bills = sa.Table("bills", sa.MetaData(), sa.Column("pid", sa.Integer), sa.Column("run", sa.Text))
 
-@app.task(base=SingletonTask, bind=True)
+@app.task(base=SingletonTask, bind=True, max_deliveries=20)
 def bill(self, how):
     note("in")
     is_first = notes.incr("tries") == 1
@@ -32,7 +34,7 @@ def bill(self, how):
         if how == "sleep" and is_first:
             note("asleep")
             wait_for("awake")
-        session.execute(bills.insert(), {{"pid": os.getpid()}})
+        session.execute(bills.insert(), {{"pid": os.getpid(), "run": self.current_run.id}})
     note("committed")
     if how == "die" and is_first:
         wait_for("never")
@@ -40,25 +42,43 @@ def bill(self, how):
 """
 
 
+class Shop(Workers):
+    """Workers that write bills, beside the ledger, into one database."""
+
+    def __init__(self, place: Path, url: str, broker: RedisServer) -> None:
+        super().__init__(place, broker.url, broker, TASKS.format(url=url))
+        self._ledger = ready_ledger(url)
+        self._write("DROP TABLE IF EXISTS bills")
+        self._write("CREATE TABLE bills (pid INTEGER, run VARCHAR(255))")
+
+    def bills(self, of: str = "run") -> list[Any]:
+        query = sa.select(sa.column(of)).select_from(sa.table("bills"))
+        return self._ledger.read(lambda connection: list(connection.scalars(query)))
+
+    def end(self) -> None:
+        super().end()
+        self._write("DROP TABLE bills")
+        self._ledger.close()
+
+    def _write(self, statement: str) -> None:
+        self._ledger.write(lambda connection: connection.execute(sa.text(statement)))
+
+
 @pytest.fixture
-def workers(tmp_path: Path, broker: RedisServer) -> Iterator[Workers]:
-    ledger = open_ledger(f"sqlite:///{tmp_path}/shop.db")
-    ledger.schema.upgrade()
-    ledger.write(lambda c: c.execute(sa.text("CREATE TABLE bills (pid INTEGER)")))
-    ledger.close()
-    workers = Workers(tmp_path, broker.url, broker, TASKS.format(place=str(tmp_path).lstrip("/")))
-    yield workers
-    workers.end()
+def workers(tmp_path: Path, broker: RedisServer) -> Iterator[Shop]:
+    shop = Shop(tmp_path, f"sqlite:///{tmp_path}/shop.db", broker)
+    yield shop
+    shop.end()
 
 
-def bills(workers: Workers) -> list[int]:
-    ledger = open_ledger(f"sqlite:///{workers.place}/shop.db")
-    found = ledger.read(lambda c: list(c.scalars(sa.text("SELECT pid FROM bills"))))
-    ledger.close()
-    return found
+@pytest.fixture(params=DATABASES)
+def shop(request: pytest.FixtureRequest, tmp_path: Path, broker: RedisServer) -> Iterator[Shop]:
+    shop = Shop(tmp_path, url_of(request.param, request), broker)
+    yield shop
+    shop.end()
 
 
-def test_a_worker_that_wakes_up_late_commits_nothing(workers: Workers) -> None:
+def test_a_worker_that_wakes_up_late_commits_nothing(workers: Shop) -> None:
     stopped = workers.start("prefork", 1)
     run = workers.call("bill", "sleep")
     until(lambda: workers.noted("asleep"))
@@ -70,12 +90,12 @@ def test_a_worker_that_wakes_up_late_commits_nothing(workers: Workers) -> None:
     # Refused, it offers the message again, and is told that the run is done.
     until(lambda: "copy_ignored" in workers.log_of(0).read_text(), within=60)
     [committed] = workers.noted("committed")
-    assert bills(workers) == [committed.pid]
+    assert workers.bills("pid") == [committed.pid]
     assert workers.result(run).get(timeout=20) == "billed"
 
 
 def test_a_worker_that_is_killed_right_after_the_commit_is_not_repeated_but_its_result_is_told(
-    workers: Workers,
+    workers: Shop,
 ) -> None:
     killed = workers.start("prefork", 1)
     run = workers.call("bill", "die")
@@ -84,7 +104,24 @@ def test_a_worker_that_is_killed_right_after_the_commit_is_not_repeated_but_its_
     workers.start("prefork", 1)
     assert workers.result(run).get(timeout=60) == "billed"
     assert len(workers.noted("in")) == 1
-    assert len(bills(workers)) == 1
+    assert len(workers.bills()) == 1
+
+
+STEPS = (
+    "begun", "claiming", "claim taken", "effects written", "effects claimed", "effects committed",
+    "executed", "concluded", "finished",
+)  # fmt: skip
+
+
+def test_runs_whose_workers_are_killed_at_every_step_have_one_effect_each(
+    shop: Shop, tmp_path: Path
+) -> None:
+    kill_at = KillAt(tmp_path)
+    shop.start("prefork", 4, **kill_at.environment(*STEPS))
+    runs = [shop.call("bill", f"customer {number}") for number in range(12)]
+    until(lambda: all(map(kill_at.has_happened, STEPS)), within=90)
+    assert {shop.result(run).get(timeout=60) for run in runs} == {"billed"}
+    assert sorted(shop.bills()) == sorted(runs)
 
 
 @pytest.mark.parametrize(

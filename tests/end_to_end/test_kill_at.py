@@ -61,9 +61,8 @@ def workers(tmp_path: Path) -> Iterator[Callable[..., Workers]]:
 
         def start(**environment: str) -> Workers:
             workers = Workers(tmp_path, notes.url, notes, TASKS)
-            workers._environment |= environment
             started.append(workers)
-            workers.start("prefork", 1)
+            workers.start("prefork", 1, **environment)
             return workers
 
         yield start

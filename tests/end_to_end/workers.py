@@ -71,7 +71,9 @@ class Workers:
         self._environment = {"BROKER": broker_url, "NOTES": notes.url, "QUEUE": self.queue}
         (place / "proj.py").write_text(HEAD + textwrap.dedent(tasks))
 
-    def start(self, pool: str = "prefork", concurrency: int = 2, *more: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, pool: str = "prefork", concurrency: int = 2, *more: str, **environment: str
+    ) -> subprocess.Popen[bytes]:
         number = len(self.processes)
         command = (
             f"celery -A proj worker -l INFO -P {pool} -c {concurrency} -n w{number}@%h "
@@ -81,7 +83,7 @@ class Workers:
             process = subprocess.Popen(
                 [sys.executable, "-m", *command.split(), *more],
                 cwd=self.place,
-                env=os.environ | self._environment,
+                env=os.environ | self._environment | environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
