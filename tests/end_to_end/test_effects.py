@@ -52,7 +52,7 @@ class Shop(Workers):
         self._write("CREATE TABLE bills (pid INTEGER, run VARCHAR(255))")
 
     def bills(self, of: str = "run") -> list[Any]:
-        query = sa.select(sa.column(of)).select_from(sa.table("bills"))
+        query: Any = sa.select(sa.column(of)).select_from(sa.table("bills"))
         return self._ledger.read(lambda connection: list(connection.scalars(query)))
 
     def end(self) -> None:

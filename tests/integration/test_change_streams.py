@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,9 +43,9 @@ effects_table = sa.Table(
 ACCOUNTS = 10
 
 
-def new_app(valkey: RedisServer) -> Celery:
+def new_app(valkey: RedisServer, ttl: float = 2) -> Celery:
     app = Celery("streams", broker=valkey.url, set_as_current=False)
-    app.conf.update(singleton_lock_ttl=2, singleton_slot_ttl=0.5)
+    app.conf.update(singleton_lock_ttl=ttl, singleton_slot_ttl=0.5)
     return app
 
 
@@ -56,10 +58,12 @@ class Ledgered:
         metadata.drop_all(self.engine)
         metadata.create_all(self.engine)
 
-    def stream(self, **options: Any) -> ChangeStream:
-        source = TableChanges(self.engine, changes_table, key="account", done="done_at")
+    def stream(
+        self, source: TableChanges | None = None, *, ttl: float = 2, **options: Any
+    ) -> ChangeStream:
+        source = source or TableChanges(self.engine, changes_table, key="account", done="done_at")
         options = {"shards": 4, "batch": 5} | options
-        return ChangeStream("accounts", source, app=new_app(self.valkey), **options)
+        return ChangeStream("accounts", source, app=new_app(self.valkey, ttl), **options)
 
     def add(self, count: int) -> None:
         with self.engine.begin() as connection:
@@ -152,35 +156,71 @@ def test_holder_that_comes_late_changes_nothing(ledgered: Ledgered) -> None:
     assert Counter(ledgered.effects()) == Counter(range(1, 6))
 
 
-def test_killed_instance_is_followed_by_another_that_goes_on_where_it_stopped(
+def test_killed_instances_are_followed_by_others_that_go_on_where_they_stopped(
     ledgered: Ledgered,
 ) -> None:
-    ledgered.add(30)
+    ledgered.add(60)
     ledgered.stream(shards=1).shards  # noqa: B018
     ledgered.engine.dispose()
-    child = os.fork()
-    if child == 0:
-        try:
-            batches: list[int] = []
-
-            def die(batch: Batch) -> None:
-                apply(batch)
-                batches.append(1)
-                if len(batches) == 3:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-            ledgered.stream(shards=1).drain(die)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.WTERMSIG(status) == signal.SIGKILL
-    assert ledgered.effects() == list(range(1, 11))
+    for point in ("taken", "handled", "marked", "committed"):
+        deadly = Deadly(point)
+        source = TableChanges(ledgered.engine, changes_table, key="account", done="done_at")
+        deadly.hurt(source, "_mark", "marked")
+        deadly.hurt(source, "process", "committed")
+        new_stream = partial(ledgered.stream, source, shards=1, ttl=1)
+        die_in_a_child(new_stream, deadly.handler(apply))
+    # Each had a batch committed before that in which it died, and the last one that, too.
+    assert ledgered.effects() == list(range(1, 26))
     stream = ledgered.stream(shards=1)
     done = 0
     while not done:  # until the lease of the dead has run out
         done = stream.drain(apply)
-    assert done == 20
-    assert ledgered.effects() == list(range(1, 31))
+    assert done == 35
+    assert ledgered.effects() == list(range(1, 61))
+
+
+class Deadly:
+    """Kills its process at a point of the second batch."""
+
+    def __init__(self, point: str) -> None:
+        self._point = point
+        self._seen: Counter[str] = Counter()
+
+    def reach(self, point: str) -> None:
+        self._seen[point] += 1
+        if point == self._point and self._seen[point] == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def handler(self, handle: Callable[[Batch], object]) -> Callable[[Batch], None]:
+        def deadly(batch: Batch) -> None:
+            self.reach("taken")
+            handle(batch)
+            self.reach("handled")
+
+        return deadly
+
+    def hurt(self, source: Any, method: str, point: str) -> None:
+        original = getattr(source, method)
+
+        def deadly(*args: Any) -> Any:
+            answer = original(*args)
+            self.reach(point)
+            return answer
+
+        setattr(source, method, deadly)
+
+
+def die_in_a_child(new_stream: Callable[[], ChangeStream], handle: Callable[[Batch], object]) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            stream, give_up_at = new_stream(), time.monotonic() + 30
+            while time.monotonic() < give_up_at:  # the lease of the last one has to run out
+                stream.drain(handle)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
 
 
 def test_number_of_shards_is_changed_and_no_change_left_out(ledgered: Ledgered) -> None:
@@ -261,6 +301,40 @@ def test_changes_in_redis_stay_if_their_handler_fails(
     with pytest.raises(RuntimeError):
         stream.drain(fail)
     assert stream.pending == 1
+
+
+def test_what_a_killed_instance_did_not_mark_in_redis_is_handled_again_and_nothing_else(
+    valkey: RedisServer,
+) -> None:
+    valkey.connect().flushdb()
+    client: Any = valkey.connect()
+
+    def new_stream(source: RedisChanges) -> ChangeStream:
+        return ChangeStream("events", source, app=new_app(valkey, ttl=1), shards=1, batch=5)
+
+    def handle(batch: Batch) -> None:
+        for change in batch.changes:
+            client.rpush("handled", change.fields["number"])
+            # As a user would, for whom twice is wrong: the id of a change stays the same.
+            if client.hsetnx("effects", change.id, change.fields["number"]):
+                client.rpush("in order", change.fields["number"])
+
+    first = RedisChanges(client)
+    new_stream(first)
+    for number in range(60):
+        first.add("one", {"number": number})
+    for point in ("taken", "handled", "committed"):
+        deadly, source = Deadly(point), RedisChanges(client)
+        deadly.hurt(source, "process", "committed")
+        die_in_a_child(partial(new_stream, source), deadly.handler(handle))
+    stream = new_stream(RedisChanges(client))
+    while stream.pending:
+        stream.drain(handle)
+    in_order = [int(each) for each in client.lrange("in order", 0, -1)]
+    assert in_order == list(range(60))
+    repeated = Counter(int(each) for each in client.lrange("handled", 0, -1)) - Counter(range(60))
+    # The second batch of the second one to die: handled, and not marked.
+    assert repeated == Counter(range(10, 15))
 
 
 def test_holder_of_an_older_fence_marks_nothing_in_redis(
