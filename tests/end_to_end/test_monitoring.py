@@ -95,9 +95,9 @@ class Replicas(Workers):
         self.addresses.append(f"127.0.0.1:{free_port()}")
         return self.addresses[-1]
 
-    def start(self, pool: str = "prefork", concurrency: int = 2, *more: str) -> Any:
+    def start(self, pool: str = "prefork", concurrency: int = 2, *more: str, **environment: str) -> Any:
         self._environment["HTTP"] = self.new_address()
-        return super().start(pool, concurrency, *more)
+        return super().start(pool, concurrency, *more, **environment)
 
     def start_beat(
         self, address: str | None = None, scheduler: str = "singleton"
