@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from .journal import Journal, new_id
 LOCK_TTL_S = 3.0
 SLOT_TTL_S = 1.5
 VISIBILITY_S = int(os.environ.get("CHAOS_VISIBILITY", "12"))
+TELL_STACKS = signal.SIGRTMIN
+"""Whoever gets it writes into its log where each of its threads is: for one that does not end."""
 
 ENTRIES = {
     # name: (task, every so many seconds)
@@ -202,4 +206,7 @@ def on_recorded(task_id: str, state: str | None = None, **_: Any) -> None:
     journal.write("recorded", run=task_id, state=state)
 
 
+if "CHAOS_REPLICA" in os.environ:
+    # Not sys.stderr, which Celery replaces by a logger. Written in C: also while Python is stuck.
+    faulthandler.register(TELL_STACKS, file=2)
 mutants.apply_from_environment()

@@ -20,8 +20,9 @@ from typing import Any, Final, Literal
 from celery_singleton_lock import RecordState, StoreUnavailable, open_store
 from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer
 from celery_singleton_lock.testing.servers.launch import Command, launch
-from celery_singleton_lock.testing.servers.process_tree import descendants
+from celery_singleton_lock.testing.servers.process_tree import descendants, send_signal
 
+from . import app as application
 from .faults import BEATS, WORKERS, Fault, StoreKind
 from .journal import Journal, uptime
 from .monitors import BrokerMonitor, Monitor, StoreMonitor
@@ -72,6 +73,12 @@ class Replica:
         for child in children[:1]:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
+
+    def tell_stacks(self) -> None:
+        """Into its log: where each thread is, of it and of its children."""
+        if self.process is not None:
+            send_signal([self.process.pid, *descendants(self.process.pid)], application.TELL_STACKS)
+            time.sleep(0.5)  # nobody tells when it is written
 
     def _reap(self) -> None:
         if self.process is not None:
@@ -323,7 +330,8 @@ class World:
         try:
             code = replica.process.wait(within)
         except subprocess.TimeoutExpired:
-            self.journal.write("would_not_end", name=replica.name, log=replica.log[-3000:])
+            replica.tell_stacks()
+            self.journal.write("would_not_end", name=replica.name, log=replica.log[-8000:])
             replica.kill()
             return
         self.journal.write("replica", name=replica.name, state="ended", code=code)
