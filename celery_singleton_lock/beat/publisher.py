@@ -74,7 +74,8 @@ class Publisher:
         answers.begin()
         answers.publishing = run
         try:
-            republish(producer, message, mandatory=broker.is_confirming)
+            marked = {**message, "headers": {**message["headers"], names.AGAIN: True}}
+            republish(producer, marked, mandatory=broker.is_confirming)
             answers.settle([run], BROKER_TIMEOUT_S)
         except broker.errors as error:
             if not broker.refuses_one(error):

@@ -9,6 +9,8 @@ ENTRY: Final = "singleton_entry"
 SLOT: Final = "singleton_slot"
 GENERATION: Final = "singleton_generation"
 """How often the run was replayed from the dead letters. Not there: never."""
+AGAIN: Final = "singleton_again"
+"""It was published again for a run whose worker let its lease run out."""
 LETTER: Final = "singleton_letter"
 """Why a message lies among the dead letters. Nowhere else."""
 

@@ -60,6 +60,7 @@ def ask_of(task: Any, request: Any, options: TaskOptions, unique: UniqueKey, par
     if options.overlap != "allow" or options.on_duplicate is not None:
         job = unique.of(request.args or (), request.kwargs or {})
     kept_since = told.get("kept_since")
+    is_redelivered = bool((request.delivery_info or {}).get("redelivered"))
     note, about = notes_of(task.name, request, custom, told.get("message"), options)
     return Ask(
         run=run,
@@ -72,7 +73,8 @@ def ask_of(task: Any, request: Any, options: TaskOptions, unique: UniqueKey, par
         note=note,
         about=about,
         overlap=options.overlap,
-        was_started=retries > 0 or bool((request.delivery_info or {}).get("redelivered")),
+        was_started=retries > 0 or is_redelivered,
+        may_take_over=is_redelivered or bool(kept_since) or bool(custom.get(headers.AGAIN)),
         waited=timedelta(seconds=boottime() - kept_since) if kept_since else _NOT_AT_ALL,
         lock_wait=options.lock_wait,
         max_deliveries=options.most_deliveries(parts.settings),

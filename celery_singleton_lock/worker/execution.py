@@ -24,7 +24,7 @@ from celery_singleton_lock.core.models import (
 from celery_singleton_lock.leases import LeaseStore
 
 from .keep_alive import KeepAlive, OnLost
-from .run import Ask, Leases, Poisoned, Skip, Start, Verdict, judge, to_take_back
+from .run import Ask, Keep, Leases, Poisoned, Skip, Start, Verdict, judge, stand_back, to_take_back
 
 if TYPE_CHECKING:
     from .memory import Memory
@@ -72,7 +72,10 @@ class Execution:
         self._ending = threading.Lock()
 
     def begin(self) -> Verdict:
-        """One round trip, and one more where not all is granted. Raises `StoreUnavailable`."""
+        """One round trip; one more where not all is granted, and one before it where somebody may have
+        begun. Raises `StoreUnavailable`."""
+        if (keep := self._stand_back()) is not None:
+            return keep
         answers, witness = self._acquire()
         verdict = judge(self.ask, answers)
         others = to_take_back(verdict, answers)
@@ -89,6 +92,13 @@ class Execution:
             case Skip(lease=lease) | Poisoned(lease=lease):
                 self.leases = Leases(lease)
         return verdict
+
+    def _stand_back(self) -> Keep | None:
+        ask = self.ask
+        if not ask.may_take_over or ask.task_key is None:
+            return None
+        run, task = self._store.peek([ask.run_key, ask.task_key])
+        return stand_back(ask, run, task)
 
     def _acquire(self) -> tuple[list[Answer], Answer | None]:
         requests = self.ask.requests()

@@ -9,7 +9,16 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from celery_singleton_lock.core.errors import ConfigurationError
-from celery_singleton_lock.core.models import Answer, Done, Granted, Held, Lease, LeaseRequest
+from celery_singleton_lock.core.models import (
+    Answer,
+    Done,
+    Granted,
+    Held,
+    Lease,
+    LeaseRequest,
+    Record,
+    RecordState,
+)
 
 from .options import Overlap
 
@@ -59,6 +68,8 @@ class Ask:
     overlap: Overlap = "skip"
     was_started: bool = False
     """It was, or may have been: then it is never skipped."""
+    may_take_over: bool = False
+    """Another execution may have begun with this very attempt: see `stand_back`."""
     waited: timedelta = timedelta(0)
     lock_wait: timedelta | None = None
     max_deliveries: int = 5
@@ -137,6 +148,27 @@ class Poisoned:
 
 
 Verdict = Start | Copy | Keep | Skip | Poisoned
+
+
+def stand_back(ask: Ask, run: Record | None, task: Record | None) -> Keep | None:
+    """Whether to ask for nothing yet, by the records of both: the lease of the run ran out, and
+    another run does the job.
+
+    A grant cannot be taken back entirely: whoever had the run before may no longer record its end. It
+    may be about to, after an outage that was longer than its ttl; and the run would be repeated, for a
+    grant that was of no use.
+    """
+    if run is None or run.state is not RecordState.EXPIRED or (run.position or 0) >= ask.position:
+        return None
+    if task is None or not _is_closed(task, ask):
+        return None
+    return Keep("overlap", task.heir or task.owner, task.remaining)
+
+
+def _is_closed(task: Record, ask: Ask) -> bool:
+    if task.state is RecordState.PARKED:
+        return task.heir != ask.run
+    return task.state is RecordState.HELD and task.owner != ask.owner
 
 
 def judge(ask: Ask, answers: Sequence[Answer]) -> Verdict:

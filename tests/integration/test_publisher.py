@@ -19,6 +19,7 @@ from kombu.entity import Exchange, Queue
 from celery_singleton_lock.beat.entries import BrokerUnavailable, Due, NotTaken
 from celery_singleton_lock.beat.plan import run_id
 from celery_singleton_lock.beat.publisher import Publisher
+from celery_singleton_lock.core.headers import AGAIN
 from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer, TcpProxy
 
 SLOT = datetime(2026, 11, 18, 12, tzinfo=UTC)
@@ -365,7 +366,9 @@ def test_run_that_is_published_again_goes_where_it_came_from_and_a_bad_one_stops
             noted("4", "other"),
         ]
     )
-    assert taken_from(connection, "other") == Counter(["1", "4"])
+    first = connection.default_channel.basic_get("other", no_ack=True)
+    assert (first.headers["id"], first.headers[AGAIN]) == ("1", True)
+    assert taken_from(connection, "other") == Counter(["4"])
     refused = [record.getMessage() for record in caplog.records if "run_refused" in record.message]
     assert [text.split()[1].strip(":") for text in refused] == ["run=2", "run=3"]
 

@@ -19,9 +19,11 @@ from benchmarks.round_trips import counted_round_trips
 from celery_singleton_lock import (
     FINISHED,
     ConfigurationError,
+    Granted,
     LeaseLost,
     LeaseRequest,
     RecordState,
+    Release,
     SingletonTask,
     Skipped,
     StoreUnavailable,
@@ -29,6 +31,7 @@ from celery_singleton_lock import (
     current_run,
     signals,
 )
+from celery_singleton_lock.core.headers import AGAIN
 from celery_singleton_lock.testing.servers import RedisServer
 from celery_singleton_lock.worker.parts import parts_of
 from celery_singleton_lock.worker.request import COUNTS
@@ -293,13 +296,50 @@ def test_run_that_may_have_been_started_waits_and_is_not_skipped(
             second = body.apply_async((2,), retries=1)
         else:
             second = body.apply_async((2,), queue="aside")
-            client: Any = server.connect()
-            message = json.loads(client.lpop("aside"))
-            message["properties"]["delivery_info"]["redelivered"] = True
-            client.rpush("celery", json.dumps(message))
+            _deliver_again(server, "aside")
         until(lambda: COUNTS["kept"] > before)
         gate.open()
         assert (first.get(timeout=WITHIN), second.get(timeout=WITHIN)) == (1, 2)
+
+
+@pytest.mark.parametrize("how", ["published again", "delivered again"])
+def test_run_that_waits_for_its_job_leaves_its_last_owner_the_right_to_end_it(
+    app: Celery, server: RedisServer, how: str
+) -> None:
+    gate, calls = Gate(), []
+
+    @define(app, base=SingletonTask, name="t", unique_on=())
+    def body(number: int) -> None:
+        calls.append(number)
+        gate.enter()
+
+    store = parts_of(app).store
+    # It did all of its work, and could not say so before its lease ran out.
+    [late] = store.acquire([LeaseRequest("run:r", "late", timedelta(milliseconds=50), position=1)])
+    assert isinstance(late, Granted)
+    with gate, working(app):
+        body.delay(1)
+        assert gate.wait_for_entry()
+        before = COUNTS["kept"]
+        if how == "published again":
+            body.apply_async((2,), task_id="r", headers={AGAIN: True})
+        else:
+            body.apply_async((2,), task_id="r", queue="aside")
+            _deliver_again(server, "aside")
+        until(lambda: COUNTS["kept"] > before)
+        end = Release(late.lease, position=FINISHED, outcome="succeeded")
+        assert store.release([end]) == [True]
+        gate.open()
+        until(lambda: queued(server) == 0 and unacknowledged(server) == 0)
+    assert calls == [1]
+
+
+def _deliver_again(server: RedisServer, queue: str) -> None:
+    """As the broker does with a message that was not acknowledged."""
+    client: Any = server.connect()
+    message = json.loads(client.lpop(queue))
+    message["properties"]["delivery_info"]["redelivered"] = True
+    client.rpush("celery", json.dumps(message))
 
 
 def test_overlap_may_be_allowed_and_runs_are_still_executed_once(app: Celery) -> None:

@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from celery_singleton_lock.core.errors import LeaseLost
-from celery_singleton_lock.core.models import Answer, Done, Granted, Held, Lease, LeaseRequest
+from celery_singleton_lock.core.models import (
+    Answer,
+    Done,
+    Granted,
+    Held,
+    Lease,
+    LeaseRequest,
+    Record,
+    RecordState,
+)
 from celery_singleton_lock.worker.run import (
     LETTER_DUE,
     SUCCEEDED,
@@ -28,6 +37,7 @@ from celery_singleton_lock.worker.run import (
     pause_before_offer,
     position_of,
     run_key,
+    stand_back,
     to_take_back,
 )
 
@@ -38,6 +48,46 @@ ELSEWHERE = Held("r2:e9", timedelta(seconds=12))
 
 def granted(key: str = "run:r1", takeovers: int = 0, *, fence: int = 7) -> Granted:
     return Granted(Lease(LeaseRequest(key, "r1:e1", TTL), fence, float("inf")), takeovers)
+
+
+def record(
+    key: str, state: RecordState, *, owner: str = "r2:e9", heir: str | None = None, position: int = 0
+) -> Record:
+    until = datetime.now(UTC)
+    left = timedelta(seconds=12)
+    return Record(key, state, owner, 7, until, until, left, position, None, heir, 0, {})
+
+
+RAN_OUT = record("run:r1", RecordState.EXPIRED, owner="r1:e0")
+BUSY = record("task:t", RecordState.HELD)
+
+
+def test_nobody_displaces_the_last_owner_of_a_run_whose_job_is_another_runs() -> None:
+    assert stand_back(ASK, RAN_OUT, BUSY) == Keep("overlap", "r2:e9", BUSY.remaining)
+    parked = record("task:t", RecordState.PARKED, heir="r3")
+    assert stand_back(ASK, RAN_OUT, parked) == Keep("overlap", "r3", parked.remaining)
+
+
+def test_run_that_nobody_left_behind_is_asked_for_at_once() -> None:
+    assert stand_back(ASK, None, BUSY) is None
+    for state in set(RecordState) - {RecordState.EXPIRED}:
+        assert stand_back(ASK, record("run:r1", state), BUSY) is None
+
+
+def test_run_is_taken_over_at_once_where_its_job_is_open_to_it() -> None:
+    open_to_it = [
+        None,
+        record("task:t", RecordState.FREE),
+        record("task:t", RecordState.EXPIRED),
+        record("task:t", RecordState.PARKED, heir="r1"),
+        record("task:t", RecordState.HELD, owner=ASK.owner),
+    ]
+    assert [stand_back(ASK, RAN_OUT, task) for task in open_to_it] == [None] * 5
+
+
+def test_run_that_went_on_is_known_for_a_copy_at_once() -> None:
+    further = record("run:r1", RecordState.EXPIRED, position=1)
+    assert stand_back(ASK, further, BUSY) is None
 
 
 def test_granted_starts_with_both_leases() -> None:
