@@ -83,7 +83,8 @@ class Postgres(Dialect):
 
     def prepare(self, engine: sa.Engine, timeout: timedelta) -> None:
         # The driver waits for ever for a server that has gone silent; its timeouts are the server's.
-        def begin(connection: Any, record: Any, _proxy: Any) -> None:
+        def begin(connection: Any, record: Any, *_: Any) -> None:
+            end(connection, record)
             # A copy of the descriptor cannot become another connection's before we close it.
             line = socket.socket(fileno=os.dup(connection.fileno()))
             timer = threading.Timer(timeout.total_seconds(), _hang_up, (line,))
@@ -97,6 +98,8 @@ class Postgres(Dialect):
                 timer.cancel()
                 line.close()
 
+        # First of all: SQLAlchemy asks a new connection for the version, and more, before we have it.
+        sa.event.listen(engine, "connect", begin, insert=True)
         sa.event.listen(engine, "checkout", begin)
         sa.event.listen(engine, "checkin", end)
         sa.event.listen(engine, "invalidate", end)
@@ -106,7 +109,7 @@ class Postgres(Dialect):
 
 
 def _hang_up(line: socket.socket) -> None:
-    with contextlib.suppress(OSError):
+    with line, contextlib.suppress(OSError):
         line.shutdown(socket.SHUT_RDWR)
 
 
