@@ -87,10 +87,10 @@ class Batches(Generic[Item]):
                 raise
             logger.warning("batch_refused error=%s", redact(str(error.__cause__ or error)))
             self.close()
+        self._settle([item for item in items if item in answers.confirmed], batch)
         if answers.returned:
             # Their queue may have been deleted: a new connection declares it anew.
             self.close()
-        self._settle([item for item in items if item in answers.confirmed], batch)
 
     def _send_rest(self, batch: _Batch[Item]) -> None:
         """One by one, until the one is found that the broker will not have; then together again."""

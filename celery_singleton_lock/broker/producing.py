@@ -6,10 +6,12 @@ import logging
 from typing import Any, Final
 
 from kombu.common import maybe_declare
+from kombu.transport.virtual import Channel as VirtualChannel
 from redis.exceptions import ResponseError
 
 from . import BROKER_TIMEOUT_S, broker_errors, connect, patient_connection
 from .confirms import Answers, Confirms
+from .lookups import Lookups
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +59,8 @@ class Broker:
             producer = _producer_class(self._app)(self._connection, auto_declare=False)
             if self._connection.transport.driver_name == "py-amqp":
                 self.answers = producer.confirms = Confirms(producer.channel)
+            elif isinstance(producer.channel, VirtualChannel):
+                self.answers = Lookups(producer.channel)
             self.producer = producer
         return self.producer
 

@@ -7,13 +7,16 @@ from datetime import timedelta
 from typing import Any, Final
 
 from celery_singleton_lock.core.errors import BrokerUnavailable
+from celery_singleton_lock.settings.values import read_duration
 
-from .findings import NotApplicable, Trouble, check, problem, some, warning
+from .findings import NotApplicable, Trouble, check, problem, said, some, warning
 from .patient import Patient
 from .stores import evicting, filling, forgetting
 
 CONSUMER_TIMEOUT: Final = timedelta(minutes=30)
 """RabbitMQ's default: who keeps a message unacknowledged for longer is cut off."""
+MUTEX_EXPIRE_S: Final = 300
+"""kombu's default, on Redis: who dies while he puts messages back is waited for so long."""
 
 
 @check("broker-answers")
@@ -93,6 +96,25 @@ def retries_wait_less_than_the_visibility_timeout(patient: Patient) -> Iterator[
             f"{some(long)}. The broker delivers each again while it waits, and again to the next "
             "worker",
             "lower retry_backoff_max (or default_retry_delay) of the task, or raise visibility_timeout",
+        )
+
+
+@check("broker-redelivery")
+def dead_restorer_is_not_waited_for(patient: Patient) -> Iterator[Trouble]:
+    """A worker that dies while it puts messages back does not keep others from it for long."""
+    if patient.broker_scheme not in ("redis", "rediss", "redis+socket", "sentinel"):
+        raise NotApplicable("the broker is not Redis")
+    name = "unacked_mutex_expire"
+    configured = (patient.conf.broker_transport_options or {}).get(name, MUTEX_EXPIRE_S)
+    kept_for = read_duration(f"broker_transport_options[{name!r}]", configured)
+    visible = _visibility(patient)
+    if 2 * kept_for > visible:
+        seconds = max(5, min(30, _seconds(visible / 10)))
+        yield warning(
+            f"a worker that dies while it puts back what was not acknowledged keeps all others from it "
+            f"for {said(kept_for)} (unacked_mutex_expire), which is long beside the visibility timeout "
+            f"({said(visible)}): messages that were only received wait for so long",
+            f"broker_transport_options = {{'unacked_mutex_expire': {seconds}}}",
         )
 
 

@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+from kombu.transport.virtual import Channel as VirtualChannel
+
+from celery_singleton_lock.broker import has_queue
 from celery_singleton_lock.core.errors import SingletonError
 
 from .findings import NotApplicable, Trouble, check, problem, said, some, warning
@@ -52,6 +55,25 @@ def queues_of_the_schedule_are_consumed(patient: Patient) -> Iterator[Trouble]:
             f"no worker consumes the queue {queue!r}, to which {some(names)} is sent: its runs wait "
             "there",
             f"start a worker with -Q {queue}, or correct the route or the options of the entry",
+        )
+
+
+@check("schedule-exchanges")
+def exchanges_of_the_schedule_have_queues(patient: Patient) -> Iterator[Trouble]:
+    """A queue is bound for every entry that names an exchange."""
+    channel = patient.broker.default_channel
+    if not isinstance(channel, VirtualChannel):
+        raise NotApplicable("this broker tells beat itself of a message that no queue takes")
+    lost: dict[tuple[str, str], list[str]] = {}
+    for name, entry in patient.contents.entries.items():
+        destination = _exchange_of(patient, entry)
+        if destination is not None and not has_queue(channel, *destination):
+            lost.setdefault(destination, []).append(name)
+    for (exchange, routing_key), names in sorted(lost.items()):
+        yield problem(
+            f"no queue is bound to the exchange {exchange!r} for {routing_key!r}, to which "
+            f"{some(names)} is sent: beat refuses its slots, and they are not executed",
+            "correct exchange and routing_key of the entry, or start a worker that consumes the queue",
         )
 
 
@@ -156,10 +178,30 @@ def _answering(patient: Patient) -> Mapping[str, Worker]:
 
 def _queue_of(patient: Patient, entry: Any) -> str | None:
     """The queue that an entry is sent to; None if that cannot be told from here."""
+    queue = _route_of(patient, entry).get("queue")
+    return None if queue is None else str(getattr(queue, "name", queue))
+
+
+def _exchange_of(patient: Patient, entry: Any) -> tuple[str, str] | None:
+    """The exchange and the routing key that an entry names; None if it leaves them to its queue."""
+    route = _route_of(patient, entry)
+    exchange, routing_key, queue = (route.get(name) for name in ("exchange", "routing_key", "queue"))
+    if not exchange or not routing_key:
+        return None
+    destination = str(getattr(exchange, "name", exchange)), str(routing_key)
+    bound = getattr(queue, "exchange", None)
+    # Its own queue is declared, and so bound, when it is published.
+    is_its_own = bound is not None and destination == (bound.name, getattr(queue, "routing_key", None))
+    return None if is_its_own else destination
+
+
+def _route_of(patient: Patient, entry: Any) -> Mapping[str, Any]:
+    """Empty if it cannot be told from here."""
     options = dict(entry.options or {})
     try:
-        route = patient.app.amqp.router.route(options, entry.task, entry.args, entry.kwargs)
+        route: Mapping[str, Any] = patient.app.amqp.router.route(
+            options, entry.task, entry.args, entry.kwargs
+        )
     except Exception:  # noqa: BLE001 - a router of the user's may do anything
-        return None
-    queue = route.get("queue")
-    return None if queue is None else str(getattr(queue, "name", queue))
+        return {}
+    return route

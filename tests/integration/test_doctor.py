@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from celery import Celery
 from celery.schedules import crontab
+from kombu.entity import Exchange, Queue
 from sqlalchemy.orm import Session
 
 from celery_singleton_lock import SingletonTask, outbox
@@ -177,6 +178,20 @@ def test_run_or_retry_beyond_the_visibility_timeout_is_found(url: str) -> None:
     assert_well(shop_with_task(url), "broker-visibility-backoff")
     slow = shop_with_task(url, time_limit=3000)
     assert_found(slow, "worker-prefetch", WARNING, "before it began")
+
+
+def test_redelivery_that_a_dead_worker_would_hold_up_is_found() -> None:
+    def of(**options: int) -> Celery:
+        return shop("redis://127.0.0.1:1/0", broker_transport_options=options)
+
+    low = of(visibility_timeout=60)
+    assert_found(low, "broker-redelivery", WARNING, "0:05:00 .*visibility timeout .0:01:00")
+    [finding] = found(low, "broker-redelivery")
+    assert finding.remedy == "broker_transport_options = {'unacked_mutex_expire': 6}"
+    assert_well(of(visibility_timeout=60, unacked_mutex_expire=6), "broker-redelivery")
+    assert_well(of(), "broker-redelivery")
+    rabbit = shop("amqp://", singleton_lock_url="memory://")
+    assert_well(rabbit, "broker-redelivery", level=NOT_APPLICABLE)
 
 
 def test_run_that_rabbitmq_would_cut_off_is_found() -> None:
@@ -443,6 +458,18 @@ def test_unknown_task_of_the_schedule_is_found(redis_url: str) -> None:
     assert_found(shop(redis_url, **scheduled()), "schedule-tasks", PROBLEM, "this app does not know")
     assert_well(shop_with_task(redis_url, config=scheduled()), "schedule-tasks")
     assert_well(shop(redis_url, **scheduled()), "schedule-queues", level=NOT_APPLICABLE)
+
+
+def test_entry_whose_exchange_has_no_queue_is_found(redis_url: str) -> None:
+    app = shop(redis_url, **scheduled(options={"exchange": "orders", "routing_key": "new"}))
+    told = "no queue is bound to the exchange 'orders' for 'new', to which tick is sent"
+    assert_found(app, "schedule-exchanges", PROBLEM, told)
+    with app.connection_for_write() as connection:
+        Queue("heard", Exchange("orders"), "new")(connection.default_channel).declare()
+    assert_well(app, "schedule-exchanges")
+    # These need no exchange, or bind their queue to it when they are published.
+    for options in ({}, {"queue": "q"}, {"queue": "q", "exchange": "q", "routing_key": "q"}):
+        assert_well(shop(redis_url, **scheduled(options=options)), "schedule-exchanges")
 
 
 # Workers

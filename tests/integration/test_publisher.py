@@ -320,6 +320,29 @@ def test_others_are_sent_again_only_once_because_of_a_key_that_is_no_list_any_mo
         beat.publisher.close()
 
 
+def test_message_that_finds_no_queue_on_redis_is_reported(start: Callable[..., Beat]) -> None:
+    with RedisServer() as server, Connection(server.url) as connection:
+        client: Any = server.connect()
+        beat = start(server.url)
+        beat.add("a")
+        beat.add("unheard", exchange="nowhere", routing_key="other")
+        beat.add("b")
+        beat.publisher.publish(beat.dues())
+        assert [due.entry for due in beat.refused] == ["unheard"]
+        assert ids_in(client) == beat.ids("a", "b").keys()
+        assert client.llen("celery") == 2
+        Queue("other", Exchange("nowhere"), "other")(connection.default_channel).declare()
+        client.config_resetstat()
+        beat.publisher.publish(beat.dues(LATER))
+        assert len(beat.refused) == 1
+        assert taken_from(connection, "other") == beat.ids("unheard", slot=LATER)
+        # kombu's own look, and none of ours.
+        assert client.info("commandstats")["cmdstat_smembers"]["calls"] == 1
+        beat.publisher.publish_again([noted("1", "x", exchange="nobody"), noted("2", "other")])
+        assert taken_from(connection, "other") == Counter(["2"])
+        beat.publisher.close()
+
+
 def test_redis_that_is_out_of_memory_refuses_all_and_is_away(start: Callable[..., Beat]) -> None:
     with RedisServer() as server:
         client: Any = server.connect()

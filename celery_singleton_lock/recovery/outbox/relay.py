@@ -6,14 +6,13 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 from kombu.message import Message
 from sqlalchemy.exc import SQLAlchemyError
 
-from celery_singleton_lock.broker import has_queue
 from celery_singleton_lock.broker.batches import Batches, Way
 from celery_singleton_lock.core.errors import BrokerUnavailable, LedgerUnavailable, LetterNotSent
 from celery_singleton_lock.core.redaction import redact
@@ -69,8 +68,6 @@ class Relay:
         self._outcome = Outcome()
         self._waiting: set[str] = set()
         """Keys of which a row was not taken: what comes after it must wait."""
-        self._routed: set[Hashable] = set()
-        """Destinations of this turn of which it is known that there is a queue."""
         self._bell = threading.Event()
         self._trouble: str | None = None
         self._pause_s = 0.0
@@ -150,7 +147,7 @@ class Relay:
 
     def _publish(self, claim: Claim) -> BrokerUnavailable | None:
         """What the broker took is recorded, also when it went away in the middle of it."""
-        self._outcome, self._waiting, self._routed = Outcome(), set(), set()
+        self._outcome, self._waiting = Outcome(), set()
         trouble: BrokerUnavailable | None = None
         try:
             self._batches.prepare()
@@ -178,7 +175,6 @@ class Relay:
         if row.note is None:
             raise ValueError("the row holds no message")
         self._step("sending")
-        self._ensure_queue(row, producer)
         republish(
             producer,
             row.note,
@@ -187,16 +183,6 @@ class Relay:
             # Otherwise a message that no queue takes is confirmed like any other.
             mandatory=self._batches.broker.is_confirming,
         )
-
-    def _ensure_queue(self, row: Pending, producer: Any) -> None:
-        """On Redis and the like a message for which there is no queue is dropped, and nobody told."""
-        if row.destination in self._routed or row.note is None:
-            return
-        for entity in self._declared(row.note.get("queue")):
-            producer.maybe_declare(entity)
-        if not has_queue(producer.channel, row.note["exchange"], row.note["routing_key"]):
-            raise ValueError("no queue is bound for it")
-        self._routed.add(row.destination)
 
     def _declared(self, queue: str | None) -> list[Any]:
         return [] if queue is None else [self._app.amqp.queues[queue]]
