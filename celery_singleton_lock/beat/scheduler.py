@@ -21,6 +21,7 @@ from celery_singleton_lock.observability.installing import observe
 from celery_singleton_lock.observability.listening import beat_tracing_of, listeners_of, tracing_module
 from celery_singleton_lock.observability.measuring import open_measured_store
 from celery_singleton_lock.settings import Settings
+from celery_singleton_lock.settings.hiding import hide_secrets
 
 from .engine import Engine
 from .entries import Due, PlannedEntry
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _AFTER_A_BUG: Final = 1.0
+
+hide_secrets()
 
 
 class SingletonSchedulerMixin:

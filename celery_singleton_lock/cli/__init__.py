@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import click
 
+from celery_singleton_lock.settings.hiding import hide_secrets
+
 from .audit import audit
 from .db import db
 from .dead_letters import dead_letters
@@ -20,6 +22,9 @@ from .runs import runs
 from .scheduling import schedule
 from .streams import streams
 from .watching import watch
+
+# Not in a command: Celery's own are what shows settings.
+hide_secrets()
 
 
 @click.group()

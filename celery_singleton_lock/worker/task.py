@@ -18,6 +18,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery_singleton_lock.observability.installing import observe
 from celery_singleton_lock.recovery.retry import GIVE_UP, RetryPolicy, decide
 from celery_singleton_lock.settings.broker import split_brokers, visibility_timeout
+from celery_singleton_lock.settings.hiding import hide_secrets
 
 from .asking import seen_run
 from .attempt import Attempt
@@ -37,6 +38,8 @@ _CONSUMER_STEPS: Final = (
     "celery_singleton_lock.worker.acknowledging:AcknowledgingStep",
 )
 _CELERYS_NAMES: Final = frozenset(vars(Task))
+
+hide_secrets()
 
 
 class SingletonTask(Task):  # type: ignore[misc]

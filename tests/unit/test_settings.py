@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
 import sys
 import traceback
 from dataclasses import FrozenInstanceError, fields, replace
 from datetime import timedelta
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from urllib.parse import quote, unquote
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.leases.opening import REDIS_SCHEMES, SQL_SCHEMES, open_store
 from celery_singleton_lock.settings import Settings, describe
+from celery_singleton_lock.settings.hiding import hide_secrets
 from celery_singleton_lock.settings.urls import DATABASES, STORES
 
 REDIS = "redis://h:6379/0"
@@ -705,3 +708,37 @@ def test_repr_shows_what_is_no_secret() -> None:
     assert "lock_ttl=20 s" in shown
     quorum = repr(read({"singleton_lock_url": ["redis://:p@h1", "redis://:p@h2", "redis://:p@h3"]}))
     assert "['redis://:***@h1', 'redis://:***@h2', 'redis://:***@h3']" in quorum
+
+
+def secret_settings() -> list[str]:
+    return [
+        f"singleton_{each.name}"
+        for each in fields(Settings)
+        if each.metadata["is_secret"] or "URL" in each.metadata["kind"]
+    ]
+
+
+@pytest.mark.parametrize("name", secret_settings())
+@pytest.mark.parametrize("namespace", ["", "celery_"])
+def test_no_secret_is_in_what_celery_tells_of_its_settings(name: str, namespace: str) -> None:
+    hide_secrets()
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    key = f"{namespace}{name}"
+    for spelling in (key, key.upper()):
+        for value in (f"redis://:{HEAD}@h/0", [f"redis://:{HEAD}@h{n}/0" for n in range(3)]):
+            app.conf[spelling] = value
+            assert HEAD not in app.conf.humanize()
+            # As `celery inspect conf` and Flower have it.
+            assert HEAD not in str(app.conf.table(with_defaults=True))
+    assert key in app.conf.table()
+
+
+def test_celery_report_shows_no_password_of_an_app_that_imports_nothing_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        f"from celery import Celery\napp = Celery(broker='memory://')\n"
+        f"app.conf.singleton_lock_url = 'redis://:{HEAD}@h/0'\n"
+    )
+    command = [sys.executable, "-m", "celery", "-A", "shop", "report"]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60).stdout
+    assert "singleton_lock_url" in told
+    assert HEAD not in told
