@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -211,6 +213,8 @@ def _page(trial: Trial) -> Iterator[str]:
     yield f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(name)}</title>"
     yield '<meta name=viewport content="width=device-width">'
     yield f"<style>{STYLE}</style><h1>{escape(name)}</h1><p class=verdict>{verdict}</p>"
+    if commit := commit_of_this():
+        yield f"<p>Commit <code>{escape(commit)}</code>, {datetime.now(UTC):%Y-%m-%d}.</p>"
     if broken:
         items = "".join(f"<li>{escape(str(each))}</li>" for each in trial.violations)
         yield f"<h2>Violations</h2><ol>{items}</ol>"
@@ -223,6 +227,15 @@ def _page(trial: Trial) -> Iterator[str]:
     yield f"<h2>The plan</h2><pre>{escape(chr(10).join(map(str, trial.faults)))}</pre>"
     again = f"make soak STORE={trial.store} BROKER={trial.broker} SEED={trial.seed} MINUTES=0"
     yield f"<h2>Again</h2><pre>{escape(again)}</pre></html>"
+
+
+def commit_of_this() -> str:
+    """What was tried, also if it was changed since; empty outside of a clone."""
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def write_report(trial: Trial, path: Path) -> None:

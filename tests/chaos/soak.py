@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from .faults import STORES
-from .report import write_report
+from .report import commit_of_this, write_report
 from .trial import Trial, run_trial
 from .world import new_place
 
@@ -24,6 +24,7 @@ def main() -> int:
     seed = asked.seed if asked.seed is not None else int(time.time())
     until = time.monotonic() + asked.minutes * 60
     stores = STORES if asked.store == "all" else (asked.store,)
+    print(f"commit {commit_of_this()}", flush=True)
     broken = 0
     total: Counter[str] = Counter()
     while True:
@@ -33,7 +34,7 @@ def main() -> int:
             trial = run_trial(place, store, seed, asked.seconds, broker=asked.broker, pool=asked.pool)
             _tell(trial, place, asked.reports)
             broken += bool(trial.violations)
-            total.update(trial.counts())
+            total.update({"trials": 1, **trial.counts()})
         seed += 1
         if time.monotonic() >= until:
             break
