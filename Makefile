@@ -60,11 +60,13 @@ soak-outbox: $(VENV)/.installed-test servers ## Ten thousand rows while relays a
 servers: ## Install RabbitMQ, MariaDB and Redis where that is allowed; tests say what is missing
 	@sh tests/install-servers.sh
 
-lint: $(VENV)/.installed-lint $(VENV)/.installed-test ## Style, types and the rules of the layers
+lint: $(VENV)/.installed-lint $(VENV)/.installed-test ## Style, types, the rules of the layers, and known weaknesses
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive celery_singleton_lock
+	@$(BIN)/python -m tests.audit
 
 format: $(VENV)/.installed-lint ## Put the code into shape
 	$(BIN)/ruff check --fix

@@ -36,7 +36,7 @@ class Dialect(ABC):
     """Codes of errors after which the same transaction may succeed: deadlocks and the like."""
 
     def now(self, connection: sa.Connection) -> int:
-        assert self.clock is not None  # noqa: S101 - for the type checker
+        assert self.clock is not None  # nosec B101 # noqa: S101 - for the type checker
         return int(connection.scalar(sa.select(self.clock)) or 0)
 
     @abstractmethod

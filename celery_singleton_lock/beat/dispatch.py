@@ -244,7 +244,7 @@ class Dispatch:
             self.ended.append(entry)
 
     def _soon(self) -> datetime:
-        pause = random.uniform(0.3, 1.0)  # noqa: S311 - jitter, not a secret
+        pause = random.uniform(0.3, 1.0)  # nosec B311 # noqa: S311 - jitter, not a secret
         return self._company.now() + timedelta(seconds=pause)
 
 

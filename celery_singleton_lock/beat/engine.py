@@ -144,11 +144,11 @@ class Engine:
             self._company.hurry()
             self._reaper.wait()
             self._say(f"the lease store is away: {error.reason}", "store")
-            return random.uniform(0.2, 0.5)  # noqa: S311 - jitter, not a secret
+            return random.uniform(0.2, 0.5)  # nosec B311 # noqa: S311 - jitter, not a secret
         except BrokerUnavailable as error:
             self._broker_was_away = True
             self._say(f"the broker is away: {error}", "broker")
-            return random.uniform(0.2, 0.5)  # noqa: S311 - jitter, not a secret
+            return random.uniform(0.2, 0.5)  # nosec B311 # noqa: S311 - jitter, not a secret
         except LeaseLost as lost:
             # We slept between claim and publish. Somebody else did it, or we do it anew.
             logger.warning("beat_slept key=%r", lost.key)

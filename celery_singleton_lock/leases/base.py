@@ -93,7 +93,7 @@ class PollingWatch:
         self._delay = self.FIRST
 
     def wait(self, timeout: timedelta) -> bool:
-        delay = self._delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        delay = self._delay * random.uniform(0.5, 1.0)  # nosec B311 # noqa: S311 - jitter, not a secret
         self._delay = min(self._delay * 2, self.LONGEST)
         time.sleep(max(0.0, min(delay, timeout.total_seconds())))
         return False

@@ -95,7 +95,7 @@ class Ledger:
                 passing = stale or self.database.dialect.is_transient(error)
                 if not passing or time.monotonic() > give_up_at:
                     raise LedgerUnavailable(self.name, reason_of(error)) from error
-                time.sleep(random.uniform(0.001, 0.01))  # noqa: S311 - jitter, not a secret
+                time.sleep(random.uniform(0.001, 0.01))  # nosec B311 # noqa: S311 - jitter, not a secret
             except (SQLAlchemyError, OSError) as error:
                 raise LedgerUnavailable(self.name, reason_of(error)) from error
 

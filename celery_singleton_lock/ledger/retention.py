@@ -41,7 +41,7 @@ class Pruning:
         self._ledger = ledger
         self._retention = retention
         # Not all processes of a worker at once, when it starts.
-        self._look_at = time.monotonic() + random.uniform(10, 60)  # noqa: S311 - jitter, no secret
+        self._look_at = time.monotonic() + random.uniform(10, 60)  # nosec B311 # noqa: S311 - jitter, no secret
 
     def prune_sometimes(self) -> None:
         """Prune if it is time to, and nobody else has."""

@@ -17,7 +17,7 @@ from celery_singleton_lock.settings import Settings
 
 BEAT: Final = "beat"
 WORKER: Final = "worker"
-_ANY: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - to be asked, not to be bound
+_ANY: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # nosec B104 # noqa: S104 - to be asked, not to be bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def probe_http(address: str, page: str, timeout_s: float) -> Finding:
     host, _, port = address.rpartition(":")
     url = f"http://{_ANY.get(host, host)}:{port}/{page}"
     try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as answer:
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # nosec B310 # http, as above
             status, said = answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:

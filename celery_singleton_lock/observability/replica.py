@@ -137,7 +137,7 @@ class Replica:
         """What was counted, and what only a look can tell. What cannot be told now is left out."""
         from .metrics import catalogue as all_
 
-        assert self.metrics is not None  # noqa: S101 - for the type checker
+        assert self.metrics is not None  # nosec B101 # noqa: S101 - for the type checker
         rows = self.metrics.counts.read()
         looks: dict[Metric, object] = {
             all_.MEMBERS: self._beats(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import subprocess
+import subprocess  # nosec B404 # no shell, and no words of others
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -172,7 +172,7 @@ class WorkerNode(CeleryWorkerContainer):  # type: ignore[misc]
         if argv[0] == "python":
             argv[0] = sys.executable
         environment = {**os.environ, **self._environment}
-        done = subprocess.run(
+        done = subprocess.run(  # nosec B603 # the command is the test's
             argv, cwd=self._place, env=environment, capture_output=True, check=False, timeout=60
         )
         return done.returncode, done.stdout + done.stderr

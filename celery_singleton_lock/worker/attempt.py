@@ -194,7 +194,7 @@ class Attempt:
 
     def _is_to_wait(self, error: Exception) -> bool:
         """False: the run goes on without what is away."""
-        assert self._parts is not None  # noqa: S101 - for the type checker
+        assert self._parts is not None  # nosec B101 # noqa: S101 - for the type checker
         policy = self._options.store_down(self._parts.settings)
         if policy == "fail" or (policy == "wait" and self._request.is_eager):
             raise error
@@ -308,7 +308,7 @@ class Attempt:
         return not self._request.is_eager and sys.exc_info()[0] is not None
 
     def _finish_failed(self, outcome: str, error: object) -> None:
-        assert self._execution is not None  # noqa: S101 - for the type checker
+        assert self._execution is not None  # nosec B101 # noqa: S101 - for the type checker
         if writes_letters(self._options, self._request):
             self._finish(LETTER_DUE, error, self._execution.ask.position)
         else:
@@ -316,7 +316,7 @@ class Attempt:
 
     def _finish(self, outcome: str, error: object = None, *position: int) -> None:
         execution = self._execution
-        assert execution is not None  # noqa: S101 - for the type checker
+        assert execution is not None  # nosec B101 # noqa: S101 - for the type checker
         fence = execution.fence
         is_recorded = execution.finish(outcome, *position)
         if not is_recorded:
@@ -330,7 +330,7 @@ class Attempt:
 
     def _park(self, retrying: Retry, error: object) -> None:
         execution = self._execution
-        assert execution is not None  # noqa: S101 - for the type checker
+        assert execution is not None  # nosec B101 # noqa: S101 - for the type checker
         same_job = True
         if (signature := retrying.sig) is not None:
             args, kwargs = signature.args or (), signature.kwargs or {}
@@ -343,7 +343,7 @@ class Attempt:
 
     def _give_up(self, why: str) -> None:
         execution = self._execution
-        assert execution is not None  # noqa: S101 - for the type checker
+        assert execution is not None  # nosec B101 # noqa: S101 - for the type checker
         fence = execution.fence
         execution.give_up()
         self._news.ended(why, fence, execution.held_for)

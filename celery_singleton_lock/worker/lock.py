@@ -209,7 +209,7 @@ class _Patience:
 
     def backoff(self) -> float:
         delay, self._delay = self._delay, min(self._delay * 2, self.LONGEST)
-        return delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        return delay * random.uniform(0.5, 1.0)  # nosec B311 # noqa: S311 - jitter, not a secret
 
 
 def _ask(store: LeaseStore, request: LeaseRequest) -> Granted | Held | StoreUnavailable:

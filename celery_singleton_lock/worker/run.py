@@ -233,7 +233,7 @@ def pause_before_offer(
     pause = min(_FIRST_S * 2.0 ** min(offers, 16), _LONGEST_S)
     if keep.remaining:
         pause = min(pause, keep.remaining.total_seconds() + _AFTER_ITS_END_S)
-    pause *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+    pause *= random.uniform(0.5, 1.0)  # nosec B311 # noqa: S311 - jitter, not a secret
     if lock_wait is not None and keep.reason == "overlap":
         pause = min(pause, max(0.0, (lock_wait - waited).total_seconds()) + _AFTER_ITS_END_S)
     return pause

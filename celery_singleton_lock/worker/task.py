@@ -239,7 +239,7 @@ class SingletonTask(Task):  # type: ignore[misc]
         return bool(self.retry_backoff) and (told or self.default_retry_delay is None)
 
     def _backoff(self, max_retries: int | None) -> float:
-        policy, chance = self._retry_policy(max_retries), random.random()  # noqa: S311 - jitter
+        policy, chance = self._retry_policy(max_retries), random.random()  # nosec B311 # noqa: S311 - jitter
         decision = decide(policy, self.request.retries, chance)
         return 0.0 if decision == GIVE_UP else decision.seconds
 

@@ -108,7 +108,7 @@ class Node:
         self.failures += 1
         self.trouble = reason
         rest = min(LONGEST_REST, 0.05 * 2 ** min(self.failures, 10))
-        self.next_try = time.monotonic() + rest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        self.next_try = time.monotonic() + rest * random.uniform(0.5, 1.0)  # nosec B311 # noqa: S311 - jitter
 
     def answered(self) -> None:
         if self.failures:

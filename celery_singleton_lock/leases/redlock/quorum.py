@@ -225,4 +225,4 @@ def _share(shares: dict[int, list[int]], nodes: Iterable[int], place: int) -> No
 def jittered(attempt: int) -> float:
     """Rivals that split the nodes between them must not meet again: up to 2 ms, then up to 128 ms."""
     longest = 0.002 * float(2 ** min(attempt - 1, 6))
-    return random.uniform(0.1, 1.0) * longest  # noqa: S311 - jitter, not a secret
+    return random.uniform(0.1, 1.0) * longest  # nosec B311 # noqa: S311 - jitter, not a secret

@@ -184,7 +184,7 @@ class SqlLeaseStore(RuledLeaseStore):
                 if not passing or time.monotonic() > give_up_at:
                     self._table_is_there = False
                     raise self._unavailable(error) from error
-                time.sleep(random.uniform(0.001, 0.01))  # noqa: S311 - jitter, not a secret
+                time.sleep(random.uniform(0.001, 0.01))  # nosec B311 # noqa: S311 - jitter, not a secret
             except (SQLAlchemyError, OSError) as error:
                 raise self._unavailable(error) from error
 

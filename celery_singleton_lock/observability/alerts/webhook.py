@@ -25,10 +25,10 @@ class Webhook:
     def __call__(self, alert: Alert) -> None:
         body = json.dumps(self._template(alert, self._sender, self._key)).encode()
         headers = {"Content-Type": "application/json", "User-Agent": "celery-singleton-lock"}
-        request = urllib.request.Request(self._url, body, headers, method="POST")  # noqa: S310 - checked in the settings
+        request = urllib.request.Request(self._url, body, headers, method="POST")  # nosec B310 # noqa: S310 - checked in the settings
         try:
             answer: HTTPResponse
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # nosec B310 # noqa: S310
                 answer.read(1024)
         except urllib.error.HTTPError as error:
             with error:

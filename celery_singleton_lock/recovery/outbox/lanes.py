@@ -39,7 +39,7 @@ class Pending:
 def lane_of(key: str | None) -> int:
     """Without a key any will do: then they are shared out evenly."""
     if key is None:
-        return random.randrange(LANES)  # noqa: S311 - no secret
+        return random.randrange(LANES)  # nosec B311 # noqa: S311 - no secret
     return zlib.crc32(key.encode()) % LANES
 
 

@@ -194,7 +194,7 @@ class Relay:
 
     def _on_refused(self, row: Pending, error: BaseException) -> None:
         reason = redact(f"{type(error).__name__}: {error}")
-        decision = decide(self._policy, row.tries, random.random())  # noqa: S311 - jitter
+        decision = decide(self._policy, row.tries, random.random())  # nosec B311 # noqa: S311 - jitter
         if not isinstance(decision, RetryIn):
             if self._give_up(row, reason):
                 self._outcome.dead.append((row, reason))
@@ -233,7 +233,7 @@ class Relay:
             logger.warning("outbox_trouble_began reason=%r", trouble)
         self._trouble = trouble
         self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s or 0.25)
-        return self._pause_s * random.uniform(0.5, 1)  # noqa: S311 - jitter
+        return self._pause_s * random.uniform(0.5, 1)  # nosec B311 # noqa: S311 - jitter
 
 
 def _destination(row: Pending) -> Any:

@@ -96,7 +96,7 @@ def fight(open_store: OpenStore, key: str, owner: str, place: Path) -> None:
             answer = ask(store, key, f"{owner}.{entered}", LONG)
             if isinstance(answer, Granted):
                 os.write(log, f"in {answer.lease.fence}\n".encode())
-                time.sleep(random.uniform(0, 0.004))
+                time.sleep(random.uniform(0, 0.004))  # nosec B311 # a pause, not a secret
                 os.write(log, f"out {answer.lease.fence}\n".encode())
                 while not answer.lease.is_released:
                     _try_release(store, answer)
@@ -104,7 +104,7 @@ def fight(open_store: OpenStore, key: str, owner: str, place: Path) -> None:
         except StoreUnavailable:
             # Eight writers may keep a small database busy for longer than a call waits.
             continue
-        time.sleep(random.uniform(0, 0.01))
+        time.sleep(random.uniform(0, 0.01))  # nosec B311 # a pause, not a secret
     os.close(log)
     store.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
+import subprocess  # nosec B404 # no shell, and no words of others
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -109,7 +109,7 @@ def _popen(command: Command, log: Path, directory: Path) -> subprocess.Popen[byt
         argv = [*map(str, become), *argv]
         uid, gid = _ids(None)
     with log.open("ab") as output:
-        return subprocess.Popen(
+        return subprocess.Popen(  # nosec B603 # the command is the server's
             argv,
             cwd=directory,
             env={**os.environ, **command.environment},

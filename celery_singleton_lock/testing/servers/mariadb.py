@@ -28,7 +28,7 @@ class MariaDBServer(Server):
     def _create_data(self) -> None:
         tool = _find("mariadb-install-db", "mysql_install_db")
         # Otherwise root may log in by the unix socket only.
-        password_login = "--auth-root-authentication-method=normal"
+        password_login = "--auth-root-authentication-method=normal"  # nosec B105 # an option
         self._run_tool(
             Command([tool, *self._common_arguments(), password_login, "--skip-name-resolve"])
         )

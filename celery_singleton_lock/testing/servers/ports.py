@@ -45,7 +45,7 @@ def _is_ours(port: int) -> bool:
 @cache
 def _register(_process: int) -> int:
     # Not where TMPDIR says: whoever shares the ports of this machine must find the same file.
-    path = Path("/tmp") / f"celery-singleton-lock-{os.getuid()}.ports"
+    path = Path("/tmp") / f"celery-singleton-lock-{os.getuid()}.ports"  # nosec B108 # no link is followed
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 

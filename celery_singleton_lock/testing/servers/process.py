@@ -6,7 +6,7 @@ import atexit
 import os
 import shutil
 import signal
-import subprocess
+import subprocess  # nosec B404 # no shell, and no words of others
 import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
