@@ -6,6 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 from celery import _state
+from hypothesis import settings as hypothesis_settings
+
+# A busy machine is no fault of ours: no deadline.
+hypothesis_settings.register_profile("default", deadline=None)
+hypothesis_settings.register_profile("thorough", deadline=None, max_examples=3000)
+hypothesis_settings.load_profile("default")
 
 ON_REAL_PROCESSES = ("tests/end_to_end", "tests/integration")
 

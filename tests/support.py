@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from celery_singleton_lock.testing.servers import ServerMissing
 
@@ -39,6 +40,12 @@ def skip_or_fail(reason: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(f"in CI everything must be there: {reason}", pytrace=False)
     pytest.skip(reason)
+
+
+def examples(part: float) -> hypothesis_settings:
+    """That part of the examples which the profile of hypothesis asks for."""
+    profile = hypothesis_settings()
+    return hypothesis_settings(profile, max_examples=max(1, round(profile.max_examples * part)))
 
 
 def wrong_clock(offset: str) -> dict[str, str]:

@@ -80,7 +80,7 @@ def read_page(page: Page) -> Statement | None:
         return Removed(page.name)
     try:
         return _read(page.name, json.loads(page.text), as_slot(page.version))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         logger.warning("schedule_page_not_understood page=%r error=%r", page.name, error)
         return None
 

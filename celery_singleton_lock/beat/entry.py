@@ -16,7 +16,10 @@ from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.settings import Settings
 from celery_singleton_lock.settings.values import one_of, read_duration
 
+from . import definitions
+from .book import Defined
 from .entries import PlannedEntry
+from .moments import checked
 from .plan import CatchUp, CatchUpRule, entry_key
 from .slots import BoundedGrid, Grid, grid_of
 
@@ -54,10 +57,19 @@ class SingletonEntry(ScheduleEntry):  # type: ignore[misc]
             else read_duration(f"{where} catch_up_window", catch_up_window)
         )
         self.jitter = read_duration(f"{where} jitter", jitter) if jitter else timedelta(0)
-        self.start = _aware(f"{where} start", start)
-        self.end = _aware(f"{where} end", end)
+        self.start = None if start is None else checked(f"{where} start", start)
+        self.end = None if end is None else checked(f"{where} end", end)
         if start and end and start > end:
             raise ConfigurationError(f"{where} its end, {end}, is before its start, {start}: swap them")
+
+
+def entry_from(defined: Defined, app: Any) -> SingletonEntry:
+    """The entry that somebody has written into the book. Raises whatever its flaw leads to."""
+    said = definitions.decode(defined.definition, app)
+    entry = SingletonEntry(name=defined.name, app=app, **said)
+    # Some schedules show their flaw only when they are asked.
+    grid_for(entry).next(defined.at)
+    return entry
 
 
 _OURS: Final = {"catch_up", "catch_up_window", "jitter", "start", "end"}
@@ -105,12 +117,6 @@ def mark_of(entry: Any) -> str:
     when += (getattr(entry, name, None) for name in ("jitter", "start", "end"))
     what = [entry.task, entry.args, entry.kwargs, entry.options]
     return f"{_digest(when)}.{_digest(what)}"
-
-
-def _aware(where: str, moment: Any) -> datetime | None:
-    if moment is None or (isinstance(moment, datetime) and moment.tzinfo is not None):
-        return moment
-    raise ConfigurationError(f"{where} {moment!r} needs to be a datetime with a time zone")
 
 
 def _digest(parts: list[object]) -> str:

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.core.models import Record
 
-from . import definitions
 from .book import Configured, Defined, Job, Paused, Statement
-from .entry import SingletonEntry, grid_for
+from .entry import SingletonEntry, entry_from, grid_for
 from .plan import as_slot
 
 logger = logging.getLogger(__name__)
@@ -60,9 +58,8 @@ class Contents:
         for said in statements:
             if isinstance(said, Defined) and said.name not in static:
                 try:
-                    decoded = definitions.decode(said.definition, app)
-                    entries[said.name] = SingletonEntry(name=said.name, app=app, **decoded)
-                except (ConfigurationError, ValueError, TypeError, KeyError) as error:
+                    entries[said.name] = entry_from(said, app)
+                except Exception as error:  # noqa: BLE001 - whatever somebody wrote, the others are shown
                     logger.warning("dynamic_entry_not_understood entry=%r error=%r", said.name, error)
                     unreadable.append(said.name)
         return cls(statements, dict(sorted(entries.items())), static, unreadable)

@@ -7,17 +7,15 @@ from typing import Any
 
 from celery.schedules import BaseSchedule, schedstate
 
-from celery_singleton_lock.core.errors import ConfigurationError
+from .moments import checked
 
 
 class once(BaseSchedule):  # type: ignore[misc] # noqa: N801 - beside crontab, schedule and solar
     """Due at one time: ``"schedule": once(datetime(2027, 1, 1, tzinfo=UTC))``."""
 
     def __init__(self, at: Any, nowfun: Any = None, app: Any = None) -> None:
-        if not isinstance(at, datetime) or at.tzinfo is None:
-            raise ConfigurationError(f"once({at!r}) needs a datetime with a time zone, say tzinfo=UTC")
         super().__init__(nowfun=nowfun, app=app)
-        self.at: datetime = at
+        self.at: datetime = checked("the time of once,", at)
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         """Time until the slot; a long time, once it was run."""

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from celery_singleton_lock.settings import Settings
 
-from . import book, definitions
+from . import book
 from .book import Defined, Job, Removed
 from .entries import PlannedEntry
-from .entry import SingletonEntry, grid_for, plan_entry
+from .entry import SingletonEntry, entry_from, grid_for, plan_entry
 from .once import once
 from .plan import CatchUpRule, job_key
 from .slots import BoundedGrid, Grid, OnceGrid
@@ -61,15 +61,13 @@ class Roster:
             logger.warning("dynamic_entry_ignored entry=%r: beat_schedule has one of that name", name)
             return []
         try:
-            said = definitions.decode(defined.definition, self._app)
-            entry = SingletonEntry(name=name, app=self._app, **said)
+            entry = entry_from(defined, self._app)
             planned = replace(
                 plan_entry(entry, self._settings, self._app_name),
                 mark="",
                 begins=defined.at,
                 last_page=book.ENTRY + name if isinstance(entry.schedule, once) else None,
             )
-            planned.grid.next(defined.at)
         except Exception as error:  # noqa: BLE001 - whatever somebody wrote, the others are published
             logger.warning("dynamic_entry_not_understood entry=%r error=%r", name, error)
             return []

@@ -20,6 +20,7 @@ from . import book, definitions
 from .book import Defined, Job
 from .entry import SingletonEntry, grid_for
 from .entry_state import Contents, EntryState
+from .moments import checked
 from .once import once
 from .plan import as_slot, entry_key, job_key, run_id, slots_between
 
@@ -76,7 +77,12 @@ class Schedule:
 
     def change(self, name: str, *, why: str = "", **changes: Any) -> None:
         """Change some of what `add` was given. Slots that were not published until now are left out."""
-        before = definitions.decode(self._dynamic(name).definition, self._app)
+        try:
+            before = definitions.decode(self._dynamic(name).definition, self._app)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            raise ConfigurationError(
+                f"entry {name!r} is not understood here ({error}): remove it, and add it anew"
+            ) from None
         self._define(name, **{**before, **changes})
         self._audit("entry_changed", name, why, changed=", ".join(sorted(changes)))
 
@@ -155,10 +161,8 @@ class Schedule:
 
     def slots(self, name: str, start: datetime, end: datetime) -> list[datetime]:
         """The slots of an entry from `start` to `end`, whether they were published or not."""
-        for bound in (start, end):
-            if bound.tzinfo is None:
-                raise ConfigurationError(f"{bound!r} has no time zone: give one, say tzinfo=UTC")
-        before = start.astimezone(UTC) - timedelta(microseconds=1)
+        before = checked("the start", start).astimezone(UTC) - timedelta(microseconds=1)
+        checked("the end", end)
         slots, _ = slots_between(grid_for(self._entry(name)), before, end, MOST_BACKFILLED + 1)
         if len(slots) > MOST_BACKFILLED:
             raise ConfigurationError(

@@ -73,7 +73,10 @@ class IntervalGrid(Grid):
     def next(self, after: datetime) -> datetime | None:
         if self._every <= timedelta(0):
             return None
-        return EPOCH + ((after - EPOCH) // self._every + 1) * self._every
+        try:
+            return EPOCH + ((after - EPOCH) // self._every + 1) * self._every
+        except OverflowError:  # after the end of all calendars
+            return None
 
 
 class WallClockGrid(Grid):
@@ -92,7 +95,10 @@ class WallClockGrid(Grid):
         step = (wall - start) // self._every
         while True:
             step += 1
-            slot = (start + step * self._every).replace(tzinfo=self._zone).astimezone(UTC)
+            try:
+                slot = (start + step * self._every).replace(tzinfo=self._zone).astimezone(UTC)
+            except OverflowError:
+                return None
             if slot > after:
                 return slot
 

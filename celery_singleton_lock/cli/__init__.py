@@ -27,7 +27,16 @@ from .watching import watch
 hide_secrets()
 
 
-@click.group()
+class _Commands(click.Group):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Once for all commands: no store could hold such a name, and no table show it."""
+        for each in args:
+            if any("\ud800" <= sign <= "\udfff" for sign in each):
+                raise click.UsageError(f"{each!a} is no valid text in UTF-8")
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Commands)
 def singleton() -> None:
     """Work with what celery-singleton-lock keeps for people.
 

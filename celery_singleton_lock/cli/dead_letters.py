@@ -11,7 +11,7 @@ import click
 from celery_singleton_lock.core.redaction import redact
 
 from .failing import NOT_ALL, ensure_somebody_to_ask, fail, telling_errors
-from .options import Decorated, as_json
+from .options import HOW_MANY, Decorated, as_json
 from .printing import cut, print_json, print_table, printable
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def choosing(command: Decorated) -> Decorated:
         click.option("--all", "everything", is_flag=True, help="All that are there now."),
         click.option("--id", "ids", metavar="ID", multiple=True, help="This one; may be repeated."),
         of_task,
-        click.option("--limit", type=click.IntRange(1), metavar="N", help=OLDEST_FIRST),
+        click.option("--limit", type=HOW_MANY, metavar="N", help=OLDEST_FIRST),
         click.option("--dry-run", is_flag=True, help="Only say which."),
         as_json,
     )
@@ -47,7 +47,7 @@ def dead_letters() -> None:
 @dead_letters.command("list")
 @of_task
 @click.option(
-    "--limit", type=click.IntRange(1), default=SHOWN_BY_DEFAULT, show_default=True, metavar="N",
+    "--limit", type=HOW_MANY, default=SHOWN_BY_DEFAULT, show_default=True, metavar="N",
     help=OLDEST_FIRST,
 )  # fmt: skip
 @as_json
@@ -95,9 +95,7 @@ def show_letter(context: click.Context, letter_id: str, as_json: bool) -> None:
 
 @dead_letters.command("replay")
 @choosing
-@click.option(
-    "--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="At most so many a second."
-)
+@click.option("--rate", type=click.FloatRange(0.001), metavar="N", help="At most so many a second.")
 @click.pass_context
 @telling_errors
 def replay_letters(

@@ -11,6 +11,7 @@ import click
 
 from . import options
 from .failing import NOT_ALL
+from .parameters import Seconds
 from .printing import Shade, has_colour, print_json, printable, shaded, terminal_width
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ WIDEST: Final = 100
     "--all", "everything", is_flag=True, help="Also tell what is well, and what does not apply."
 )
 @click.option(
-    "--timeout", type=click.FloatRange(0.1), default=1.0, show_default=True, metavar="SECONDS",
+    "--timeout", type=Seconds(0.1), default=1.0, show_default=True, metavar="SECONDS",
     help="How long to wait for the answers of workers.",
 )  # fmt: skip
 @options.as_json

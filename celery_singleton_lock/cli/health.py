@@ -8,6 +8,7 @@ import click
 
 from . import options
 from .failing import NOT_ALL, fail, telling_errors
+from .parameters import Seconds
 from .printing import print_json, printable
 
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -15,7 +16,7 @@ LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 def _waiting(seconds: float) -> options.Decorator:
     return click.option(
-        "--timeout", type=click.FloatRange(0.1), default=seconds, show_default=True, metavar="SECONDS",
+        "--timeout", type=Seconds(0.1), default=seconds, show_default=True, metavar="SECONDS",
         help="How long to wait for an answer.",
     )  # fmt: skip
 
@@ -43,9 +44,12 @@ def health(
     """
     from celery_singleton_lock.observability.probing import probe
     from celery_singleton_lock.settings import Settings
+    from celery_singleton_lock.settings.values import read_address
 
     app = context.obj.app
     settings = Settings.from_app(app)
+    if address is not None:
+        read_address("--address", address)
     found = probe(app, settings, role=role, is_live=live, address=address, timeout_s=timeout)
     what = "alive" if live else "ready"
     if as_json:

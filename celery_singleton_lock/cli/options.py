@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import click
 
@@ -17,6 +17,8 @@ class Decorator(Protocol):
 as_json: Decorator = click.option(
     "--json", "as_json", is_flag=True, help="One JSON document instead of a table."
 )
+HOW_MANY: Final = click.IntRange(1, 1_000_000)
+"""Larger numbers help nobody, and there are some that databases refuse."""
 yes: Decorator = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
@@ -28,6 +30,6 @@ required_reason: Decorator = click.option(
 
 def limit(default: int) -> Decorator:
     return click.option(
-        "--limit", type=click.IntRange(1), default=default, show_default=True, metavar="N",
+        "--limit", type=HOW_MANY, default=default, show_default=True, metavar="N",
         help="Show at most so many.",
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final
@@ -25,6 +26,19 @@ class Span(click.ParamType[Any]):
         if span is None or span <= timedelta(0):
             self.fail(f"{value!r} is no time: give seconds, or something like 90s, 5m, 1h30m, 2d")
         return span
+
+
+class Seconds(click.FloatRange):
+    """How long to wait: a day at most, and a number, which Click would not insist on."""
+
+    def __init__(self, at_least: float = 0) -> None:
+        super().__init__(at_least, 86_400)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is no number of seconds")
+        return seconds
 
 
 class Moment(click.ParamType[Any]):
@@ -65,10 +79,10 @@ class Json(click.ParamType[Any]):
             return value
         try:
             read = json.loads(value)
-        except ValueError as error:
-            self.fail(f"{value!r} is no JSON ({error}): give something like {self._example}")
+        except (ValueError, RecursionError) as error:
+            self.fail(f"{value[:80]!r} is no JSON ({error}): give something like {self._example}")
         if not isinstance(read, self._kind):
-            self.fail(f"{value!r} has the wrong shape: give something like {self._example}")
+            self.fail(f"{value[:80]!r} has the wrong shape: give something like {self._example}")
         return read
 
 
@@ -113,9 +127,12 @@ def read_span(text: str) -> timedelta | None:
 
 def placed(given: datetime | timedelta, now: datetime, zone: tzinfo) -> datetime:
     """A `Moment` in UTC: one without a time zone is of the app's, and a span is counted from `now`."""
-    if isinstance(given, timedelta):
-        return now - given
-    return (given if given.tzinfo else given.replace(tzinfo=zone)).astimezone(UTC)
+    try:
+        if isinstance(given, timedelta):
+            return now - given
+        return (given if given.tzinfo else given.replace(tzinfo=zone)).astimezone(UTC)
+    except OverflowError:
+        raise click.UsageError(f"{given} is further away than calendars reach") from None
 
 
 def moment_of(context: click.Context, given: datetime | timedelta | None) -> datetime | None:

@@ -8,6 +8,7 @@ import click
 
 from . import options
 from .failing import NOT_ALL, fail, telling_errors
+from .parameters import Seconds
 from .printing import print_json, print_table
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def list_streams(context: click.Context, as_json: bool) -> None:
     "--shards", type=click.IntRange(1), required=True, metavar="N", help="How many there shall be."
 )
 @click.option(
-    "--wait", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS",
+    "--wait", type=Seconds(), default=60.0, show_default=True, metavar="SECONDS",
     help="For those at work to end their batches, and for old shards to be drained.",
 )  # fmt: skip
 @options.required_reason

@@ -325,7 +325,7 @@ def decode_note(text: str | bytes | None) -> Mapping[str, Any]:
         return {}
     try:
         note = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         note = None
     if isinstance(note, dict):
         return note

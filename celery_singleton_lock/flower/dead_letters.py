@@ -11,7 +11,7 @@ from celery_singleton_lock.core.redaction import redact
 from celery_singleton_lock.recovery.dead_letters import DeadLetters, Outcome, dead_letters_of
 from celery_singleton_lock.recovery.letters import Letter
 
-from .handlers import Change, Data, Page, answering
+from .handlers import Change, Data, Page, answering, is_text
 from .history import stamp
 from .paging import part_of
 
@@ -64,11 +64,7 @@ class LetterData(Data):
 class LettersChange(Change):
     async def change(self, asked: dict[str, Any]) -> dict[str, Any]:
         ids = asked.get("ids")
-        if (
-            not isinstance(ids, list)
-            or not 0 < len(ids) <= MOST_AT_ONCE
-            or not all(isinstance(each, str) for each in ids)
-        ):
+        if not isinstance(ids, list) or not 0 < len(ids) <= MOST_AT_ONCE or not all(map(is_text, ids)):
             raise web.HTTPError(400, f"ids needs to be a list of 1 to {MOST_AT_ONCE} ids of letters")
         outcomes = await self.do(lambda: self.make(dead_letters_of(self.desk.app), ids))
         self.desk.letters.forget()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import re
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 from flower.views import BaseHandler
 from tornado import web
@@ -23,7 +24,10 @@ logger = logging.getLogger(__name__)
 Method = TypeVar("Method", bound=Callable[..., Awaitable[None]])
 
 LONGEST_TEXT: Final = 2000
+LARGEST_NUMBER: Final = 10**9
+"""Pages and seconds: beyond it is nothing to be seen, and what databases and calendars cannot count."""
 SIZES: Final = (25, 50, 100)
+_UNKEPT: Final = re.compile("[\0\ud800-\udfff]")
 
 
 class Handler(BaseHandler):  # type: ignore[misc]
@@ -66,7 +70,7 @@ class Handler(BaseHandler):  # type: ignore[misc]
 
     def number(self, name: str, default: int, *, least: int = 0) -> int:
         given = self.get_argument(name, default, type=int)
-        return max(least, int(given))
+        return min(max(least, int(given)), LARGEST_NUMBER)
 
     def size(self) -> int:
         return min(self.number("size", SIZES[0], least=1), SIZES[-1])
@@ -119,8 +123,8 @@ class Data(Handler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None))[1]
-        if status_code in (400, 403, 404) and isinstance(error, web.HTTPError):
-            self.send({"error": error.get_message() or "Forbidden"})
+        if status_code in (400, 403, 404, 405) and isinstance(error, web.HTTPError):
+            self.send({"error": error.get_message() or self._reason})
         else:
             super().write_error(status_code, **kwargs)
 
@@ -142,7 +146,7 @@ class Change(Data):
     async def post(self) -> None:
         try:
             asked = json.loads(self.request.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             asked = None
         if not isinstance(asked, dict):
             raise web.HTTPError(400, "The request needs to be a JSON object")
@@ -158,6 +162,11 @@ class Change(Data):
 
 def given_text(asked: dict[str, Any], name: str, *, required: bool = True) -> str:
     value = asked.get(name) or ""
-    if not isinstance(value, str) or (required and not value.strip()):
+    if not is_text(value) or (required and not value.strip()):
         raise web.HTTPError(400, f"{name} is missing")
     return value[:LONGEST_TEXT]
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Whether it is one that every store can keep: JSON has a way to write what is no Unicode."""
+    return isinstance(value, str) and not _UNKEPT.search(value)

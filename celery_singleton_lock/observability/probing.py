@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import urllib.error
@@ -40,9 +41,11 @@ def probe_http(address: str, page: str, timeout_s: float) -> Finding:
             status, said = error.code, error.read()
     except OSError as error:
         return Finding(False, (f"nobody answers: {getattr(error, 'reason', error)}",), url)
+    except http.client.HTTPException:
+        return Finding(False, ("somebody else answers there, and not in HTTP",), url)
     try:
         reasons = tuple(map(str, json.loads(said)["reasons"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return Finding(False, (f"somebody else answers there, with {status}",), url)
     return Finding(status == 200, reasons, url)
 

@@ -127,7 +127,7 @@ class RedisBrowser:
     def _read(self, raw: bytes) -> Letter:
         try:
             return Letter.from_message(self._channel.Message(json.loads(raw), channel=self._channel))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             # Not even an envelope: somebody pushed it there.
             return Letter.from_message(Message(body=raw))
 

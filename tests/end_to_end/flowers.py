@@ -92,7 +92,7 @@ class FlowerServer(Server):
         return self._log()
 
     def ask(
-        self, method: str, path: str, body: str | None = None, **headers: str
+        self, method: str, path: str, body: str | bytes | None = None, **headers: str
     ) -> tuple[int, str, http.client.HTTPMessage]:
         """Without a browser: status, text and headers of the answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from celery.schedules import crontab, schedule, solar
 
 from celery_singleton_lock import ConfigurationError
-from celery_singleton_lock.beat import definitions
+from celery_singleton_lock.beat import book, definitions
 from celery_singleton_lock.beat.entry import SingletonEntry, mark_of
 from celery_singleton_lock.beat.once import once
 from celery_singleton_lock.beat.plan import run_id
@@ -419,13 +419,19 @@ def test_old_replica_neither_removes_nor_re_adds_entries(world: World) -> None:
         (lambda it: it.add("n", "t", 5, jiter=5), "unknown 'jiter': did you mean 'jitter'"),
         (lambda it: it.add("n", "t", 5, start=START.replace(tzinfo=None)), "time zone"),
         (lambda it: it.add("n", "t", 5, start=START, end=START - SECOND), "before its start"),
+        (lambda it: it.add("n", "t", 5, end=datetime.max.replace(tzinfo=UTC)), "out of reach"),
+        (lambda it: it.add("n", "t", datetime.max.replace(tzinfo=UTC)), "out of reach"),
+        (lambda it: it.backfill("e", datetime.min.replace(tzinfo=UTC), START), "out of reach"),
         (lambda it: it.change("e", schedule=5), "stands in beat_schedule"),
         (lambda it: it.remove("e"), "stands in beat_schedule"),
         (lambda it: it.remove("n"), "there is no entry 'n'"),
         (lambda it: it.pause("ee"), "did you mean 'e'"),
         (lambda it: it.trigger("x"), "there is no entry 'x'"),
         (lambda it: it.backfill("e", START, START + timedelta(days=1)), "is to come"),
-        (lambda it: it.backfill("e", START, START.replace(tzinfo=None)), "no time zone"),
+        (
+            lambda it: it.backfill("e", START, START.replace(tzinfo=None)),
+            "no datetime with a time zone",
+        ),
         (lambda it: it.backfill("e", START, START), "no slot"),
     ],
 )
@@ -469,6 +475,20 @@ def test_mark_tells_definitions_apart_and_is_the_same_in_every_process() -> None
     grids = [text.partition(".")[0] for text in (same, *others)]
     assert grids[0] == grids[1] == grids[2]
     assert len(set(grids)) == 4
+
+
+@pytest.mark.parametrize("every", [1e300, "soon", None, [], {}])
+def test_entry_that_is_not_understood_hides_no_other_and_can_be_removed(
+    world: World, every: Any
+) -> None:
+    definition = {"task": "t", "schedule": {"every": every, "relative": False}}
+    world.store.write("beat:app", [book.entry_page("odd", definition)])
+    schedule = world.schedule(e={"schedule": 7})
+    assert [entry.name for entry in schedule.entries()] == ["e"]
+    with pytest.raises(ConfigurationError, match="remove it, and add it anew"):
+        schedule.change("odd", args=[1])
+    schedule.remove("odd")
+    assert schedule.contents().unreadable == []
 
 
 def test_page_that_is_not_understood_is_passed_over(world: World) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from celery.app.task import Context
 from hypothesis import example, given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from celery_singleton_lock import Run, Skipped
@@ -28,8 +27,8 @@ from celery_singleton_lock.worker.flaws import flaw_of
 from .test_reaper import begin_run, message_of
 from .world import SETTINGS, START, World, new_app
 
-# A busy machine is no fault of ours.
-without_deadline = hypothesis_settings(deadline=None)
+DEEP = "[" * 100_000
+"""Deeper than a parser goes."""
 
 texts = st.text(max_size=20) | st.sampled_from(
     [
@@ -82,13 +81,11 @@ def message(headers: Any, payload: Any = None, **more: Any) -> Any:
     return SimpleNamespace(**facts | more)
 
 
-@without_deadline
 @given(jsons)
 def test_slot_of_a_header_is_a_time_or_nothing(value: Any) -> None:
     assert isinstance(read_slot(value), datetime | None)
 
 
-@without_deadline
 @given(header_sets, jsons)
 def test_any_message_has_a_flaw_or_none(headers: Any, payload: Any) -> None:
     assert isinstance(flaw_of(message(headers, payload)), str | None)
@@ -106,7 +103,6 @@ LETTER_FACTS = [
 ]
 
 
-@without_deadline
 @given(
     header_sets,
     mappings(LETTER_FACTS, jsons),
@@ -125,19 +121,17 @@ def test_anything_in_the_queue_of_letters_is_a_letter(
     assert again.id == letter.id
 
 
-@without_deadline
 @given(st.binary(max_size=60) | jsons.map(lambda value: json.dumps(value).encode()))
+@example(DEEP.encode())
 def test_any_note_is_an_object_for_people(raw: bytes) -> None:
     assert isinstance(decode_note(raw), dict)
 
 
-@without_deadline
 @given(jsons)
 def test_any_result_is_a_skip_or_not(value: Any) -> None:
     assert isinstance(Skipped.read(value), Skipped | None)
 
 
-@without_deadline
 @given(header_sets.filter(lambda headers: isinstance(headers, dict)))
 def test_run_is_seen_whatever_its_headers_are(headers: dict[str, Any]) -> None:
     request = Context({"id": "1", "headers": headers, "retries": 0})
@@ -154,7 +148,6 @@ definitions = st.builds(
 )
 
 
-@without_deadline
 @given(definitions)
 @example({"task": "t", "schedule": {"every": 1e300, "relative": False}})
 @example({"task": "t", "schedule": {"every": 0, "relative": False}})
@@ -166,17 +159,16 @@ def test_definition_that_makes_no_sense_is_no_entry_and_no_error(definition: dic
         entry.grid.next(START)
 
 
-@without_deadline
 @given(
     st.sampled_from(["entry:e", "pause:e", "config:e", "job:1", "job:", "what:e", "e"]),
     st.integers(0, FINISHED),
     texts | (mappings(["kind", "entry", "start", "paused", "mark"], jsons) | jsons).map(json.dumps),
 )
+@example("entry:e", 1, DEEP)
 def test_any_page_of_the_book_is_a_statement_or_nothing(name: str, version: int, text: str) -> None:
     book.read_page(Page(name, version, text))
 
 
-@without_deadline
 @given(mappings(["message", "run", "task", "entry", "slot", "worker"], jsons))
 def test_record_of_a_dead_run_stops_nobody_whatever_its_note_is(note: dict[str, Any]) -> None:
     world = World()
@@ -191,7 +183,6 @@ def test_record_of_a_dead_run_stops_nobody_whatever_its_note_is(note: dict[str, 
 NOTES = list(message_of("1"))
 
 
-@without_deadline
 @given(mappings(NOTES, jsons) | jsons, mappings(NOTES, jsons))
 def test_what_is_taken_for_a_message_can_be_published(note: Any, changes: dict[str, Any]) -> None:
     app = new_app({})

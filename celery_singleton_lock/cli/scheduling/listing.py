@@ -94,7 +94,11 @@ def _tell_the_rest(
 @click.command("show")
 @click.argument("name")
 @click.option(
-    "--slots", type=click.IntRange(0), default=5, show_default=True, help="How many slots to tell."
+    "--slots",
+    type=click.IntRange(0, 10_000),
+    default=5,
+    show_default=True,
+    help="How many slots to tell.",
 )
 @options.as_json
 @click.pass_context

@@ -10,6 +10,7 @@ import click
 
 from celery_singleton_lock.cli import options
 from celery_singleton_lock.cli.failing import telling_errors
+from celery_singleton_lock.cli.parameters import Seconds
 from celery_singleton_lock.cli.printing import has_colour, print_json, terminal_width
 
 from .drawing import View, draw
@@ -18,7 +19,7 @@ from .happening import Diary
 
 @click.command("watch")
 @click.option(
-    "--interval", type=click.FloatRange(0.2), default=1.0, show_default=True, metavar="SECONDS",
+    "--interval", type=Seconds(0.2), default=1.0, show_default=True, metavar="SECONDS",
     help="How often to look.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Look once, print it, and end: for scripts.")

@@ -284,7 +284,7 @@ def _can_skip_locked(engine: sa.Engine) -> bool:
 def _pending(row: Any) -> Pending:
     try:
         note = json.loads(row.message)
-    except ValueError:
+    except (ValueError, RecursionError):
         note = None
     is_whole = isinstance(note, dict) and note.keys() >= _PARTS
     return Pending(row.id, row.key, row.task_id, row.tries, note if is_whole else None)
