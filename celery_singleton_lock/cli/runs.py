@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from celery_singleton_lock.ledger.queries import Filter, PastRun, Queries
 
 SHOWN_BY_DEFAULT: Final = 50
+LOOKED_BACK: Final = timedelta(days=1)
+"""For gaps, where there is no run to be seen."""
 STATUSES: Final = (
     "missed", "published", "running", "retrying", "skipped", "succeeded", "failed", "dead",
 )  # fmt: skip
@@ -94,15 +96,21 @@ def show_all(queries: Queries, which: Filter, slowest: bool, limit: int, as_json
     else:
         page = queries.runs(which, limit=limit)
         found, place = list(page.runs), page.next
-    if as_json:
-        print_json({"runs": [each.facts for each in found], "next": place})
-        return
     now = datetime.now(UTC)
+    oldest = which.since or min((each.due_at for each in found), default=now - LOOKED_BACK)
+    gaps = queries.gaps(oldest)
+    if as_json:
+        told = [each.as_json for each in gaps]
+        print_json({"runs": [each.facts for each in found], "next": place, "gaps": told})
+        return
     print_table(TITLES, [row_of(each, now) for each in found])
     if not found:
         click.echo("No such runs.", err=True)
     elif place is not None:
         click.echo(f"There are more: --after {place}", err=True)
+    for gap in gaps:
+        span = f"from {clock(gap.began_at)} to {clock(gap.ended_at)}"
+        click.echo(f"History lacks {gap.facts} facts of {printable(gap.replica)}, {span}.", err=True)
 
 
 def show_one(queries: Queries, run_id: str, as_json: bool) -> None:

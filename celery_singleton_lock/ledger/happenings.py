@@ -17,6 +17,7 @@ from celery_singleton_lock.core import facts
 from celery_singleton_lock.core.redaction import redact
 
 from .columns import LONGEST_NAME
+from .losses import Gap
 
 LONGEST_ERROR: Final = 4000
 
@@ -144,9 +145,10 @@ class News:
     runs: dict[str, RunUpdate] = field(default_factory=dict)
     attempts: list[dict[str, Any]] = field(default_factory=list)
     letters: list[dict[str, Any]] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.runs) + len(self.attempts) + len(self.letters)
+        return len(self.runs) + len(self.attempts) + len(self.letters) + len(self.gaps)
 
     def add(self, fact: facts.Fact) -> None:
         for update in _updates(fact):

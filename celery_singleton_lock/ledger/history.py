@@ -20,6 +20,7 @@ from celery_singleton_lock.core.errors import LedgerOutdated, LedgerUnavailable
 from celery_singleton_lock.core.facts import Fact
 
 from .happenings import News
+from .losses import Losses, OnLost
 from .opening import Ledger
 from .retention import Pruning, Retention
 from .writing import write_news
@@ -37,32 +38,39 @@ class History:
     """Facts; with more than these, new ones are lost."""
     BATCH = 1000
 
-    def __init__(self, ledger: Ledger, retention: Retention | None = None) -> None:
-        """`retention` None: everything is kept."""
+    def __init__(
+        self, ledger: Ledger, retention: Retention | None = None, *, on_lost: OnLost | None = None
+    ) -> None:
+        """`retention` None: everything is kept. `on_lost` is called with how many facts are lost."""
         self.ledger: Final = ledger
         self._pruning = None if retention is None else Pruning(ledger, retention)
-        self.lost = 0
-        """Facts of this process that will never be written."""
+        self._on_lost = on_lost
         self._begin()
         _survive_forks(self)
 
     def _begin(self) -> None:
         self._facts: deque[Fact] = deque()
         self._news = News()
+        self._losses = Losses(self._on_lost)
         self._writing = threading.Lock()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_checked = False
         self._in_trouble = False
-        self._lost_before = self.lost
+        self._lost_before = 0
 
     def __call__(self, fact: Fact) -> None:
         if len(self._facts) >= self.MOST_WAITING:
-            self.lost += 1
+            self._losses.add(1)
             return
         self._facts.append(fact)
         if self._thread is None:
             self._start()
+
+    @property
+    def lost(self) -> int:
+        """Facts of this process that will never be written."""
+        return self._losses.total
 
     @property
     def waiting(self) -> int:
@@ -85,6 +93,7 @@ class History:
             "history_lost ledger=%s facts=%d: the process ends, and the database is away",
             self.ledger.name, self.waiting,
         )  # fmt: skip
+        self._losses.add(self.waiting)
 
     # The writing thread
 
@@ -124,12 +133,13 @@ class History:
             self._give_up_batch()
         else:
             self._say(None)
-        self._news = News()
+        # Only now: while the database is away there is one gap, which grows.
+        self._news = News(gaps=self._losses.take())
         return True
 
     def _give_up_batch(self) -> None:
         """It was refused for what is in it, and would be again: others must not wait for it."""
-        self.lost += len(self._news)
+        self._losses.add(len(self._news))
         logger.exception("history_refused ledger=%s lost=%d", self.ledger.name, len(self._news))
 
     def _say(self, error: Exception | None) -> None:
@@ -158,5 +168,4 @@ def _survive_forks(history: History) -> None:
 def _begin_anew() -> None:
     # The parent writes its own facts; its thread is not here, and its locks may have been held.
     for history in tuple(_histories):
-        history.lost = 0
         history._begin()

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from celery_singleton_lock.core.errors import ConfigurationError
 
 from .happenings import Status
+from .losses import Gap
 from .opening import Ledger
-from .tables import AttemptRow, LetterRow, RunRow, metadata
+from .tables import AttemptRow, GapRow, LetterRow, RunRow, metadata
 
 ENTRIES_AT_ONCE: Final = 100
 """More parts than these are too many for one statement of SQLite."""
@@ -233,6 +234,17 @@ class Queries:
         query = query.order_by(table.dead_at.desc(), table.id.desc()).limit(limit)
         rows = self.ledger.read(lambda connection: connection.execute(query).mappings().all())
         return [{name: _plain(value) for name, value in row.items()} for row in rows]
+
+    def gaps(self, since: datetime) -> list[Gap]:
+        """What history lacks since then, oldest first; empty: nothing that anybody knows of. What a
+        process that was killed had in hand is not among it."""
+        columns = GapRow.replica, GapRow.began_at, GapRow.ended_at, GapRow.facts
+        query = (
+            sa.select(*columns)
+            .where(GapRow.prefix == self.ledger.prefix, GapRow.ended_at >= since)
+            .order_by(GapRow.ended_at, GapRow.id)
+        )
+        return [Gap(*row) for row in self.ledger.read(lambda c: c.execute(query).all())]
 
     def read(self, query: Any) -> list[PastRun]:
         """`query` has `COLUMNS`, in that order."""

@@ -16,7 +16,7 @@ from celery_singleton_lock.core.errors import LedgerUnavailable
 
 from .claims import Claims
 from .opening import Ledger
-from .tables import AttemptRow, AuditRow, ClaimRow, LetterRow, RunRow
+from .tables import AttemptRow, AuditRow, ClaimRow, GapRow, LetterRow, RunRow
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class Pruning:
         for table, column in (
             (AttemptRow, AttemptRow.ended_at),
             (LetterRow, LetterRow.dead_at),
+            (GapRow, GapRow.ended_at),
             (AuditRow, AuditRow.at),
             (ClaimRow, ClaimRow.claimed_at),
         ):

@@ -152,6 +152,24 @@ class LetterRow(Base):
     dead_at: Mapped[Time]
 
 
+class GapRow(Base):
+    """History: what it lacks, because the database was away for longer than a process could wait."""
+
+    __tablename__ = TABLE_PREFIX + "gaps"
+    __table_args__: Any = (
+        sa.UniqueConstraint("prefix", "replica", "began_at", name="uq_singleton_gaps_gap"),
+        sa.Index("ix_singleton_gaps_ended", "prefix", "ended_at", "id"),
+        MYSQL,
+    )
+
+    id: Mapped[RowId]
+    prefix: Mapped[Name]
+    replica: Mapped[Name]
+    began_at: Mapped[Time]
+    ended_at: Mapped[Time]
+    facts: Mapped[Number]
+
+
 class AuditRow(Base):
     """Who did what, by a command or a page: unlock, replay, purge, pause, and the like."""
 

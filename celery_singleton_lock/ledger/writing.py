@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from .happenings import FIRST, News
 from .opening import Ledger
-from .tables import AttemptRow, LetterRow, RunRow, metadata
+from .tables import AttemptRow, GapRow, LetterRow, RunRow, metadata
 
 _RUNS: Final = metadata.tables[RunRow.__tablename__]
 _ATTEMPTS: Final = metadata.tables[AttemptRow.__tablename__]
 _LETTERS: Final = metadata.tables[LetterRow.__tablename__]
+_GAPS: Final = metadata.tables[GapRow.__tablename__]
 _OF_THE_LATER: Final = ("status", "reason", "worker", "ended_at", "duration_s", "error")
 _WHOEVER_KNOWS: Final = ("task", "entry", "slot")
 
@@ -25,6 +27,7 @@ def write_news(ledger: Ledger, news: News) -> None:
     runs = [news.runs[each].row(prefix) for each in sorted(news.runs)]
     attempts = [{"prefix": prefix, **each} for each in news.attempts]
     letters = [{"prefix": prefix, **each} for each in news.letters]
+    gaps = [{"prefix": prefix, **asdict(each)} for each in news.gaps]
     upsert = ledger.database.dialect.upsert
 
     def write(connection: sa.Connection) -> None:
@@ -32,6 +35,7 @@ def write_news(ledger: Ledger, news: News) -> None:
             (runs, lambda: upsert(_RUNS, ("prefix", "run_id"), _weigh)),
             (attempts, lambda: upsert(_ATTEMPTS, ("prefix", "run_id", "attempt", "fence"))),
             (letters, lambda: upsert(_LETTERS, ("prefix", "letter_id"))),
+            (gaps, lambda: upsert(_GAPS, ("prefix", "replica", "began_at"))),
         ):
             _write(connection, rows, statement)
 

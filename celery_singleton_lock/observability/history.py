@@ -11,8 +11,11 @@ from celery import signals
 
 from celery_singleton_lock.ledger import required_ledger_of
 from celery_singleton_lock.ledger.history import History
+from celery_singleton_lock.ledger.losses import OnLost
 from celery_singleton_lock.ledger.retention import Retention
 from celery_singleton_lock.settings import Settings
+
+from .measuring import metrics_of
 
 _histories: Final[weakref.WeakSet[History]] = weakref.WeakSet()
 
@@ -25,9 +28,18 @@ def new_history(app: Any) -> History:
         keep_most=settings.history_keep_most,
         remember_for=settings.remember_for,
     )
-    history = History(ledger, retention)
+    history = History(ledger, retention, on_lost=_counter_of(settings))
     _histories.add(history)
     return history
+
+
+def _counter_of(settings: Settings) -> OnLost | None:
+    metrics = metrics_of(settings)
+    if metrics is None:
+        return None
+    from .metrics.catalogue import HISTORY_LOST
+
+    return lambda facts: metrics.counts.add(HISTORY_LOST, by=facts)
 
 
 def _close_all(**_: Any) -> None:

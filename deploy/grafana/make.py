@@ -149,6 +149,10 @@ ROWS: list[tuple[str, int, list[dict[str, Any]]]] = [
                 (f"max by (state) (singleton_outbox{{{WHERE}}})", "{{state}}"),
                 (f"max(singleton_outbox_oldest_seconds{{{WHERE}}})", "oldest, in seconds"),
             ),
+            graph(
+                "Lost for history", "Facts that did not fit while the database was away.", "ops",
+                (rate("singleton_history_lost_total", "instance"), "{{instance}}"),
+            ),
         ],
     ),
     (

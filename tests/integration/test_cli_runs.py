@@ -12,6 +12,7 @@ from celery import Celery
 from celery_singleton_lock.core import facts
 from celery_singleton_lock.ledger import required_ledger_of
 from celery_singleton_lock.ledger.happenings import News
+from celery_singleton_lock.ledger.losses import Gap
 from celery_singleton_lock.ledger.writing import write_news
 
 from .command_line import CommandLine
@@ -68,6 +69,16 @@ def test_pages_go_on_where_the_last_one_ended(shop: CommandLine) -> None:
     rest = shop.json("--limit", "4", "--after", first["next"])
     assert [each["run_id"] for each in rest["runs"]] == ["run-4", "run-5"]
     assert rest["next"] is None
+
+
+def test_what_history_lacks_is_said_below_the_runs_of_that_time(shop: CommandLine) -> None:
+    assert shop.json()["gaps"] == []
+    began = datetime.now(UTC) - timedelta(hours=2)
+    gap = Gap("web:7", began, began + timedelta(minutes=3), 250)
+    write_news(required_ledger_of(shop.app), News(gaps=[gap]))
+    assert "History lacks 250 facts of web:7" in shop.run().stderr
+    assert [each["facts"] for each in shop.json()["gaps"]] == [250]
+    assert shop.json("--since", "1h")["gaps"] == []
 
 
 def test_one_run_is_shown_with_its_attempts(shop: CommandLine) -> None:

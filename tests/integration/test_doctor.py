@@ -27,6 +27,9 @@ from celery_singleton_lock.doctor.findings import Trouble, all_checks
 from celery_singleton_lock.doctor.patient import Patient, Worker
 from celery_singleton_lock.doctor.workers import workers_know_the_same_tasks
 from celery_singleton_lock.ledger import required_ledger_of
+from celery_singleton_lock.ledger.happenings import News
+from celery_singleton_lock.ledger.losses import Gap
+from celery_singleton_lock.ledger.writing import write_news
 from celery_singleton_lock.recovery.dead_letters import dead_letters_of
 from celery_singleton_lock.recovery.letters import Letter
 from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer, SentinelSet, TcpProxy
@@ -583,6 +586,21 @@ def test_ledger_that_is_away_or_old_is_found(tmp_path: Path) -> None:
     required_ledger_of(app).schema.upgrade()
     assert_well(app, "ledger-schema")
     required_ledger_of(app).close()
+
+
+DAY = timedelta(days=1)
+
+
+def test_gaps_of_history_are_found(tmp_path: Path) -> None:
+    app = shop(singleton_database_url=f"sqlite:///{tmp_path}/ledger.db")
+    ledger = required_ledger_of(app)
+    ledger.schema.upgrade()
+    now = datetime.now(UTC)
+    write_news(ledger, News(gaps=[Gap("old:1", now - 3 * DAY, now - 2 * DAY, 5)]))
+    assert_well(app, "history-complete")
+    write_news(ledger, News(gaps=[Gap("web:7", now - DAY / 4, now - DAY / 5, 250)]))
+    assert_found(app, "history-complete", WARNING, r"250 facts were lost .* in web:7")
+    ledger.close()
 
 
 # The outbox

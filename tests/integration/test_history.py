@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 import multiprocessing
+import os
 import random
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from celery import Celery
 
 from celery_singleton_lock.core import facts
 from celery_singleton_lock.ledger import Ledger, open_ledger
@@ -23,6 +26,10 @@ from celery_singleton_lock.ledger.queries import Filter, PastRun, Queries
 from celery_singleton_lock.ledger.retention import Pruning, Retention
 from celery_singleton_lock.ledger.tables import AttemptRow, AuditRow, ClaimRow, LetterRow, RunRow
 from celery_singleton_lock.ledger.writing import write_news
+from celery_singleton_lock.observability.history import new_history
+from celery_singleton_lock.observability.measuring import metrics_of
+from celery_singleton_lock.observability.metrics.catalogue import HISTORY_LOST
+from celery_singleton_lock.settings import Settings
 from celery_singleton_lock.testing.servers import PostgresServer, TcpProxy
 
 from .ledgers import DATABASES, ready_ledger, url_of
@@ -267,12 +274,14 @@ def test_a_child_writes_its_own_facts_and_not_its_parents(sqlite: Ledger) -> Non
 def test_while_the_database_is_away_facts_wait_and_what_does_not_fit_is_counted(
     postgres: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ready_ledger(postgres.url).close()
+    ledger = ready_ledger(postgres.url)
     with TcpProxy(postgres.port) as proxy:
         url = postgres.url.replace(f":{postgres.port}/", f":{proxy.port}/")
-        history = History(open_ledger(url, timeout=timedelta(seconds=2)))
+        told: list[int] = []
+        history = History(open_ledger(url, timeout=timedelta(seconds=2)), on_lost=told.append)
         history.FLUSH_EVERY = history.LONGEST_PAUSE = 0.05
         history.MOST_WAITING = 100
+        began = datetime.now(UTC)
         history(started())
         _until(lambda: history.waiting == 0)
         proxy.refuse()
@@ -284,12 +293,34 @@ def test_while_the_database_is_away_facts_wait_and_what_does_not_fit_is_counted(
                 history(started(run=facts.RunName(f"more-{number}", "t")))
             assert history.lost >= 150
             proxy.heal()
+            _until(lambda: Queries(ledger).gaps(began))
             _until(lambda: history.waiting == 0)
         assert caplog.text.count("history_trouble_began") == 1
         assert f"history_trouble_ended ledger={history.ledger.name} lost={history.lost}" in caplog.text
         known = Queries(history.ledger).runs(limit=1000).runs
         assert len(known) == 302 - history.lost
+        # It is said beside what it is missing from, once, though it was tried in vain many times.
+        [gap] = Queries(history.ledger).gaps(began)
+        assert (gap.facts, gap.replica) == (history.lost, f"{socket.gethostname()}:{os.getpid()}")
+        assert began <= gap.began_at <= gap.ended_at <= datetime.now(UTC)
+        assert sum(told) == history.lost
+        assert Queries(history.ledger).gaps(datetime.now(UTC)) == []
         history.ledger.close()
+    ledger.close()
+
+
+def test_what_is_lost_is_counted_for_prometheus(tmp_path: Path) -> None:
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.singleton_lock_url = "memory://"
+    app.conf.singleton_database_url = f"sqlite:///{tmp_path}/ledger.db"
+    app.conf.singleton_http = "127.0.0.1:0"
+    metrics = metrics_of(Settings.from_app(app))
+    assert metrics is not None
+    before = metrics.counts.read().get((HISTORY_LOST.name, (), ""), 0.0)
+    history = new_history(app)
+    history.MOST_WAITING = 0
+    history(started())
+    assert metrics.counts.read()[HISTORY_LOST.name, (), ""] == before + 1
 
 
 def test_missing_tables_are_said_with_what_to_do_and_used_once_they_are_there(
@@ -314,6 +345,7 @@ def test_a_batch_that_is_refused_for_what_is_in_it_holds_up_no_other(
     assert history.lost == 1
     history(started())
     assert history.flush()
+    assert [gap.facts for gap in Queries(sqlite).gaps(SLOT)] == [1]
     assert Queries(sqlite).run(RUN.id) is not None
     assert "history_refused" in caplog.text
 

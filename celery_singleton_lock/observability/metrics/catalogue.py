@@ -81,6 +81,12 @@ LEASES_LOST: Final = _counter("leases_lost", "Leases that a run may have lost wh
 DEAD_LETTERS_SENT: Final = _counter("dead_letters", "Dead letters that were written.", TASK, "reason")
 DEAD_LETTERS: Final = _gauge("dead_letters_waiting", "Dead letters in the queue.")
 
+# The ledger
+
+HISTORY_LOST: Final = _counter(
+    "history_lost", "Facts that history lacks, because the database was away for too long."
+)
+
 # The outbox
 
 OUTBOX: Final = _gauge("outbox", "Rows of the outbox: pending, held or dead.", "state")
