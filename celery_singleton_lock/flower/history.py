@@ -13,6 +13,9 @@ STATUSES: Final = (
 )  # fmt: skip
 
 
+LEASE_LOST: Final = "an execution lost its lease"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeen:
     """`status`: one of `STATUSES`. None: not known, or not yet."""
@@ -31,7 +34,7 @@ class RunSeen:
     """The last that was heard of it."""
     error: str | None = None
     reason: str | None = None
-    """Why it was skipped."""
+    """Why it was skipped or missed, or that a lease was lost on the way."""
 
     lag_s: float | None = None
     """From its slot until it first began."""
@@ -63,7 +66,8 @@ class RunSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Which runs, newest first; empty: all. `search` is looked for in id, task, entry and worker."""
+    """Which runs, newest first; empty: all. `search` is looked for in id, task, entry and worker.
+    `status` "lost": also those that a successor has taken over and ended since."""
 
     search: str = ""
     entry: str = ""

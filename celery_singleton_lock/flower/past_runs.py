@@ -13,11 +13,12 @@ from celery_singleton_lock.ledger.happenings import Status
 from celery_singleton_lock.ledger.queries import Filter, PastRun, Queries
 
 from .asking import Asking
-from .history import Bucket, Found, Query, RunSeen
+from .history import LEASE_LOST, Bucket, Found, Query, RunSeen
 
 MOST_COUNTED: Final = 10_000
 _STATUS_OF: Final = {Status.PUBLISHED: "waiting"}
 _BEGAN: Final = {"running", "retrying", "succeeded", "failed", "dead"}
+_LOST: Final = "lost"
 
 
 class PastRuns:
@@ -33,17 +34,23 @@ class PastRuns:
         return {entry: [as_run(run) for run in reversed(runs)] for entry, runs in found.items()}
 
     async def find(self, query: Query) -> Found:
+        is_lost = query.status == _LOST
         statuses = [status for status in Status if query.status == shown_status(status)]
-        if query.status and not statuses:
+        if query.status and not statuses and not is_lost:
             return Found([], 0)
-        which = Filter(entry=query.entry or None, statuses=statuses, since=query.since)
+        which = Filter(
+            entry=query.entry or None,
+            statuses=statuses,
+            ended_once=_LOST if is_lost else None,
+            since=query.since,
+        )
 
         def look() -> Found:
             found = find(self._ledger, which, query.search, skip=query.offset, limit=query.limit)
             known = query.offset + len(found)
             if len(found) == query.limit:
                 known = count(self._ledger, which, query.search, at_most=MOST_COUNTED)
-            return Found([as_run(run) for run in found], known)
+            return Found([as_run(run, was_lost=is_lost) for run in found], known)
 
         return await self._asking.ask(look)
 
@@ -67,7 +74,7 @@ def shown_status(status: Status) -> str:
     return _STATUS_OF.get(status, status.value)
 
 
-def as_run(run: PastRun) -> RunSeen:
+def as_run(run: PastRun, *, was_lost: bool = False) -> RunSeen:
     started, ended = run.started_at, run.ended_at
     if ended is not None and run.duration_s is not None:
         # As the worker measured it; of several attempts, the last one.
@@ -77,13 +84,17 @@ def as_run(run: PastRun) -> RunSeen:
         task=run.task or "",
         entry=run.entry,
         slot=run.slot,
-        status="lost" if run.reason == "lost" else shown_status(run.status),
+        status=_LOST if run.reason == _LOST else shown_status(run.status),
         worker=run.worker,
         attempt=max(1, run.attempt),
         started=started,
         ended=ended,
         seen=ended or started or run.published_at or run.due_at,
         error=run.error,
-        reason=run.reason if run.status in (Status.SKIPPED, Status.MISSED) else None,
+        reason=LEASE_LOST if was_lost else _reason(run),
         lag_s=run.lag_s,
     )
+
+
+def _reason(run: PastRun) -> str | None:
+    return run.reason if run.status in (Status.SKIPPED, Status.MISSED) else None

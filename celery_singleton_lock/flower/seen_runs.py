@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from celery_singleton_lock.worker.task import SingletonTask
 
-from .history import Bucket, Found, Query, RunSeen
+from .history import LEASE_LOST, Bucket, Found, Query, RunSeen
 
 STATUS_OF: Final = {
     "PENDING": "waiting",
@@ -133,7 +133,7 @@ def as_run(task: Any) -> RunSeen:
         ended=ended,
         seen=seen,
         error=task.exception if status in ("failed", "dead", "retrying") else None,
-        reason=getattr(task, "reason", None) if status == "skipped" else None,
+        reason=_reason(task, status),
         lag_s=_lag_s(task, slot, started),
     )
 
@@ -145,8 +145,22 @@ def _lag_s(task: Any, slot: datetime | None, started: datetime | None) -> float 
     return max(0.0, (started - slot).total_seconds())
 
 
+def _reason(task: Any, status: str) -> str | None:
+    if status == "skipped":
+        return getattr(task, "reason", None)
+    return LEASE_LOST if _was_lost(task) else None
+
+
+def _was_lost(task: Any) -> bool:
+    """What an event said stays with the task, whatever its state is now."""
+    return bool(getattr(task, "lost_by", None))
+
+
 def _fits(task: Any, status: str, search: str) -> bool:
-    if status and STATUS_OF.get(task.state, "waiting") != status:
+    if status == "lost":
+        if not _was_lost(task):
+            return False
+    elif status and STATUS_OF.get(task.state, "waiting") != status:
         return False
     if not search:
         return True

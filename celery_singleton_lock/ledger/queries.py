@@ -81,6 +81,8 @@ class Filter:
     entry: str | None = None
     task: str | None = None
     statuses: Sequence[Status] = ()
+    ended_once: str | None = None
+    """An execution of it ended with this outcome, whatever came of the run."""
     since: datetime | None = None
     until: datetime | None = None
     after: str | None = None
@@ -94,6 +96,14 @@ class Filter:
             found.append(RunRow.task == self.task)
         if self.statuses:
             found.append(RunRow.status.in_([each.value for each in self.statuses]))
+        if self.ended_once is not None:
+            found.append(
+                sa.exists().where(
+                    AttemptRow.prefix == RunRow.prefix,
+                    AttemptRow.run_id == RunRow.run_id,
+                    AttemptRow.outcome == self.ended_once,
+                )
+            )
         if self.since is not None:
             found.append(RunRow.due_at >= self.since)
         if self.until is not None:

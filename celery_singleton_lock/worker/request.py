@@ -144,7 +144,8 @@ class SingletonRequest(Request):  # type: ignore[misc]
         state.task_ready(self)
         if keep.reason == "lost":
             COUNTS["lost"] += 1
-            self.send_event("task-lease-lost")
+            # Which a monitor keeps: the state is another one as soon as the successor begins.
+            self.send_event("task-lease-lost", lost_by=self.hostname)
         self._news.kept(keep.reason, keep.by)
         consumer = self.task.singleton_consumer
         if consumer is None or consumer.qos is None:

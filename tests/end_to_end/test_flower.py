@@ -280,6 +280,10 @@ def test_runs_are_seen_as_they_are_and_so_are_their_states_in_flowers_list(
             expect(page.locator("#tasks-table tbody tr", has_text=run.id)).to_contain_text(state)
         page.goto(f"{visitor.flower.url}/singleton/runs?search={first.id}")
         expect(visitor.row(first.id[:8])).to_contain_text("succeeded")
+        page.get_by_role("button", name="Lease lost").click()
+        expect(visitor.row(first.id[:8])).to_contain_text("an execution lost its lease")
+        page.get_by_role("searchbox").fill("")
+        expect(page.locator("#singleton-table tbody tr")).to_have_count(1)
     [letter] = letters(app)
     dead_letters_of(app).purge(ids=[letter])
 

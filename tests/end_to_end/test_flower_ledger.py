@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from playwright.sync_api import expect
 
+from celery_singleton_lock import SingletonTask
 from celery_singleton_lock.ledger import Ledger, open_ledger
+from celery_singleton_lock.ledger.happenings import Status
+from celery_singleton_lock.ledger.queries import Filter, Queries
 from celery_singleton_lock.ledger.tables import RunRow
+from celery_singleton_lock.signals import lease_lost
 from celery_singleton_lock.testing.servers import RedisServer
+from celery_singleton_lock.worker.parts import parts_of
+from tests.integration.workers import Gate, define, working
+from tests.support import until
 
+from .flower_shop import open_shop
 from .flowers import FlowerServer, Visitor, browsing
 
 pytestmark = pytest.mark.xdist_group("flower")
@@ -87,3 +97,35 @@ def test_pages_show_the_past_and_bear_its_loss(ledger: Ledger) -> None:
         expect(page.locator("#singleton-status")).to_have_text("Live")
         expect(visitor.row("stock: count")).to_be_visible()
         visitor.leave()
+
+
+def test_run_that_lost_its_lease_is_found_after_its_successor_has_ended_it(ledger: Ledger) -> None:
+    gate, lost = Gate(), threading.Event()
+
+    def tell(**_: Any) -> None:
+        lost.set()
+
+    lease_lost.connect(tell)
+    with RedisServer() as redis:
+        app = open_shop(redis.url, database=ledger.database.url)
+
+        @define(app, base=SingletonTask, name="shop.exclusive", unique_on=(), lock_ttl=3)
+        def exclusive() -> None:
+            gate.enter()
+
+        with working(app), gate:
+            run = exclusive.apply_async()
+            assert gate.wait_for_entry()
+            parts_of(app).store.force_release(f"run:{run.id}", who="test", why="to lose it")
+            assert lost.wait(20)
+            gate.open()
+            until(lambda: Queries(ledger).runs(Filter(ended_once="lost", statuses=[Status.SUCCEEDED])).runs)
+        with FlowerServer(redis.url, database=ledger.database.url) as flower, browsing() as browser:
+            visitor = Visitor(browser, flower)
+            page = visitor.open("/singleton/runs?show=lost")
+            expect(visitor.row(run.id[:8])).to_contain_text("succeeded")
+            expect(visitor.row(run.id[:8])).to_contain_text("an execution lost its lease")
+            expect(page.locator("#singleton-info")).to_have_text("Showing 1 to 1 of 1")
+            page.get_by_role("button", name="Missed", exact=True).click()
+            expect(page.locator("#singleton-table")).to_contain_text("Nothing matches.")
+            visitor.leave()

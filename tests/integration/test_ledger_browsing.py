@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from celery_singleton_lock.ledger import Ledger
 from celery_singleton_lock.ledger.browsing import Count, count, count_over_time, find
 from celery_singleton_lock.ledger.queries import Filter
-from celery_singleton_lock.ledger.tables import RunRow
+from celery_singleton_lock.ledger.tables import AttemptRow, RunRow
 
 from .ledgers import DATABASES, ready_ledger, url_of
 
@@ -74,3 +74,25 @@ def test_time_is_counted_part_by_part(ledger: Ledger) -> None:
         for hour in hours
         for status, reason, runs in (("skipped", "overlap", 12), ("succeeded", None, 48))
     ]
+
+
+def test_run_is_found_by_how_one_of_its_executions_ended(ledger: Ledger) -> None:
+    def attempt(number: int, fence: int, outcome: str, prefix: str = "singleton") -> dict[str, object]:
+        return {
+            "prefix": prefix,
+            "run_id": f"run-{number:03}",
+            "attempt": 1,
+            "fence": fence,
+            "outcome": outcome,
+            "ended_at": BEGIN,
+        }
+
+    attempts = [
+        attempt(4, 1, "lost"),
+        attempt(4, 2, "lost"),
+        attempt(6, 1, "retried"),
+        attempt(8, 1, "lost", "another"),
+    ]
+    ledger.write(lambda connection: connection.execute(sa.insert(AttemptRow), attempts))
+    assert [run.run_id for run in find(ledger, Filter(ended_once="lost"))] == ["run-004"]
+    assert count(ledger, Filter(ended_once="lost", entry="entry-0"), at_most=9) == 0
