@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from celery_singleton_lock import __version__
-from celery_singleton_lock.observability.metrics.catalogue import METRICS
+from celery_singleton_lock.flower.catalogue import METRICS as FLOWERS_METRICS
+from celery_singleton_lock.observability.metrics.catalogue import METRICS, Metric
 from celery_singleton_lock.settings import describe
 
 project = "celery-singleton-lock"
@@ -35,13 +38,17 @@ def settings_table() -> str:
     return "\n".join(lines)
 
 
-def metrics_table() -> str:
+def metrics_table(metrics: Iterable[Metric]) -> str:
     """All metrics, likewise."""
     lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
-    for metric in METRICS:
+    for metric in metrics:
         labels = ", ".join(f"`{each}`" for each in metric.labels)
         lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.doc} |")
     return "\n".join(lines)
 
 
-myst_substitutions = {"settings_table": settings_table(), "metrics_table": metrics_table()}
+myst_substitutions = {
+    "settings_table": settings_table(),
+    "metrics_table": metrics_table(METRICS),
+    "flower_metrics_table": metrics_table(FLOWERS_METRICS),
+}

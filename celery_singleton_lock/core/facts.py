@@ -89,13 +89,15 @@ class TroubleEnded(Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Fact):
-    """The body is about to be called. `takeovers`: how many in a row died with the run before."""
+    """The body is about to be called. `takeovers`: how many in a row died with the run before.
+    `waited`: since its message was first kept in this worker, if it was."""
 
     run: RunName
     worker: str
     attempt: int
     fence: int
     takeovers: int
+    waited: timedelta = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,12 +40,13 @@ class Asking:
     def start(self, call: Callable[[], Answer]) -> asyncio.Future[Answer]:
         return asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    async def wait_for(self, asked: asyncio.Future[Answer]) -> Answer:
+    async def wait_for(self, asked: asyncio.Future[Answer], patience_s: float | None = None) -> Answer:
+        patience_s = self._patience_s if patience_s is None else patience_s
         try:
-            return await asyncio.wait_for(asyncio.shield(asked), self._patience_s)
+            return await asyncio.wait_for(asyncio.shield(asked), patience_s)
         except TimeoutError:
             asked.add_done_callback(_look_at_it)
-            raise NoAnswer(f"no answer within {self._patience_s:g} seconds") from None
+            raise NoAnswer(f"no answer within {patience_s:g} seconds") from None
         except (BrokerUnavailable, LedgerUnavailable, StoreUnavailable) as error:
             raise NoAnswer(str(error)) from error
 
@@ -69,12 +70,12 @@ class Snapshot(Generic[Answer]):
         self._taken: asyncio.Future[Answer] | None = None
         self._good_until = 0.0
 
-    async def get(self) -> Answer:
-        """Raises `NoAnswer`."""
+    async def get(self, patience_s: float | None = None) -> Answer:
+        """Raises `NoAnswer`, after so many seconds, or as many as whoever looks at a page waits."""
         taken = self._taken
         if taken is None or (taken.done() and time.monotonic() >= self._good_until):
             taken = self._taken = self._asking.start(self._timed_take)
-        return await self._asking.wait_for(taken)
+        return await self._asking.wait_for(taken, patience_s)
 
     def forget(self) -> None:
         """Somebody changed what it shows, also for those who are being answered now."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Final
 
 from celery_singleton_lock.beat.book import Job
 from celery_singleton_lock.beat.entry_state import EntryState
 from celery_singleton_lock.bootstrap import open_schedule
 from celery_singleton_lock.ledger import ledger_of
+from celery_singleton_lock.observability.looks import Looks
 from celery_singleton_lock.recovery.dead_letters import dead_letters_of
 from celery_singleton_lock.recovery.letters import Letter
 from celery_singleton_lock.recovery.locks import Lock, locks_in
@@ -54,10 +56,16 @@ class Desk:
         self.locks: Final = Snapshot(self.asking, self._look_at_locks)
         # To look, RabbitMQ has to hand out all of them, and to take them back.
         self.letters: Final = Snapshot(self.asking, self._look_at_letters, fresh_for_s=5)
+        self.numbers: Final = Snapshot(self.asking, lambda: self._looks.rows())
         ledger = ledger_of(self.app)
         self.history: Final[History] = (
             SeenRuns(flower) if ledger is None else PastRuns(ledger, self.asking)
         )
+
+    @cached_property
+    def _looks(self) -> Looks:
+        parts = parts_of(self.app)
+        return Looks(self.app, parts.settings, parts.store)
 
     def _look_at_schedule(self) -> ScheduleSeen:
         schedule = open_schedule(self.app)

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from celery import states
-from flower import urls
+from flower import app, urls
 from tornado.web import StaticFileHandler, url
 
 from .dead_letters import DeadLettersData, DeadLettersPage, DeleteLetters, LetterData, ReplayLetters
+from .heard import CountedEvents
 from .locks import LocksData, LocksPage, Unlock
+from .metrics import MetricsPage
 from .runs import ContentionData, RunsData, RunsPage
 from .schedule import EntryData, EntryPage, Pause, Resume, ScheduleData, SchedulePage, Trigger
 from .templates import WithOurPages
@@ -50,6 +52,7 @@ PAGES: Final = [
     url(rf"{PREFIX}/dead-letters/replay", ReplayLetters),
     url(rf"{PREFIX}/dead-letters/delete", DeleteLetters),
 ]
+METRICS: Final = url(r"/metrics", MetricsPage)
 
 
 def add_pages() -> None:
@@ -57,6 +60,9 @@ def add_pages() -> None:
         return
     # The last one catches all.
     urls.handlers[-1:-1] = PAGES
+    # Before Flower's own: the first one that fits is asked.
+    urls.handlers.insert(0, METRICS)
+    app.Events = CountedEvents
     urls.settings["template_loader"] = WithOurPages(urls.settings["template_path"])
     _rank_our_states()
 

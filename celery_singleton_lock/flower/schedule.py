@@ -40,7 +40,7 @@ class ScheduleData(Data):
     @answering
     async def get(self) -> None:
         seen = await self.desk.schedule.get()
-        late = {entry.name for entry in seen.entries if _late_s(entry, seen.now)}
+        late = {entry.name for entry in seen.entries if is_late(entry, seen.now)}
         wanted = _FILTERS.get(self.text("show"), _all)
         search = self.text("search").strip().lower()
         entries = [entry for entry in seen.entries if wanted(entry, late) and _mentions(entry, search)]
@@ -124,6 +124,10 @@ def shown_schedule(schedule: str) -> str:
         return schedule
     kind, text = found.groups()
     return {"freq": f"every {text.replace('.00 ', ' ')}", "once": f"once, {text}"}.get(kind, text)
+
+
+def is_late(entry: EntryState, now: datetime) -> bool:
+    return _late_s(entry, now) is not None
 
 
 def _late_s(entry: EntryState, now: datetime) -> float | None:

@@ -33,6 +33,9 @@ class ObservingStep(StartStopStep):  # type: ignore[misc]
         control_command(name=log_level.COMMAND, args=[("level", str)])(log_level.set_level)
         if self._replica is not None and self._replica.metrics is not None:
             self._replica.metrics.counts.share()
+            tasks = w.app.tasks.items()
+            ours = [name for name, task in tasks if hasattr(task, "singleton_options")]
+            self._replica.metrics.recorder.expect(ours)
         if Settings.from_app(w.app).tracing:
             tracing_module().trace_runs()
 

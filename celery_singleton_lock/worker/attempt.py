@@ -146,7 +146,7 @@ class Attempt:
                 raise WorkersDied(self._task.name, self._request.id, deaths)
             case Start(takeovers=takeovers):
                 self._consult(self._execution, takeovers)
-                self._news.started(self._execution.fence, takeovers)
+                self._news.started(self._execution.fence, takeovers, self._execution.ask.waited)
 
     def _ask(self, execution: Execution) -> Any:
         verdict = execution.begin()

@@ -26,9 +26,15 @@ class News:
         self._task = task
         self._request = request
 
-    def started(self, fence: int, takeovers: int) -> None:
+    def started(self, fence: int, takeovers: int, waited: timedelta) -> None:
         if self._listeners:
-            self._tell(facts.RunStarted, attempt=self._attempt, fence=fence, takeovers=takeovers)
+            self._tell(
+                facts.RunStarted,
+                attempt=self._attempt,
+                fence=fence,
+                takeovers=takeovers,
+                waited=waited,
+            )
 
     def ended(
         self,

@@ -12,6 +12,7 @@ import pytest
 from celery import Celery
 from kombu.message import Message
 from playwright.sync_api import Browser, Route, expect
+from prometheus_client.parser import text_string_to_metric_families
 
 from celery_singleton_lock import SingletonTask, open_schedule
 from celery_singleton_lock.core.models import Granted, Lease, LeaseRequest, RecordState
@@ -298,6 +299,45 @@ def test_runs_are_seen_as_they_are_and_so_are_their_states_in_flowers_list(
     expect(visitor.row("stock: count").locator(".singleton-cell")).to_have_count(1)
 
 
+# Metrics
+
+
+def test_metrics_of_flower_tell_what_it_knows_of_runs_and_of_the_schedule(
+    app: Celery, flower: FlowerServer
+) -> None:
+    def numbers() -> dict[str, float]:
+        families = text_string_to_metric_families(flower.ask("GET", "/metrics")[1])
+        return {
+            "".join((each.name, *sorted(each.labels.values()))): each.value
+            for family in families
+            for each in family.samples
+        }
+
+    open_schedule(app).pause("nightly report")
+    until(lambda: numbers()["flower_singleton_entriespaused"] == 1)
+    before = numbers()
+    states = ("on time", "late", "paused")
+    assert sum(before[f"flower_singleton_entries{state}"] for state in states) == 9
+    assert before["flower_singleton_beat_members"] == 0
+    assert before["flower_singleton_store_up"] == 1
+    open_schedule(app).resume("nightly report")
+
+    @define(app, name="shop.plain")
+    def plain() -> None: ...
+
+    with working(app):
+        for _ in range(2):
+            app.send_task("shop.clean_up", task_id="one run, sent twice")
+        plain.delay()
+        until(lambda: numbers().get("flower_singleton_copies_ignored_totalshop.clean_up") == 1)
+    after = numbers()
+    assert after["flower_singleton_runs_ended_totalshop.clean_upsucceeded"] == 1
+    assert after["flower_singleton_run_seconds_countshop.clean_up"] == 1
+    assert not [name for name in after if "singleton" in name and "plain" in name]
+    assert [name for name in after if name.startswith("flower_events_total") and "plain" in name]
+    assert not [name for name in after if name.startswith("singleton_")], "those are of the workers"
+
+
 # What may never happen
 
 
@@ -366,6 +406,10 @@ def test_store_that_hangs_is_told_and_holds_up_nothing(
         began = time.monotonic()
         assert flower.ask("GET", "/workers")[0] == 200
         assert time.monotonic() - began < 2
+        text = flower.ask("GET", "/metrics")[1]
+        assert time.monotonic() - began < 8
+        assert "flower_singleton_store_up 0.0" in text
+        assert "# HELP flower_events_total" in text, "Flower's own"
     finally:
         redis.resume()
     expect(page.locator("#singleton-status")).to_have_text("Live")

@@ -101,6 +101,7 @@ def test_pages_show_the_past_and_bear_its_loss(ledger: Ledger) -> None:
 
 def test_run_that_lost_its_lease_is_found_after_its_successor_has_ended_it(ledger: Ledger) -> None:
     gate, lost = Gate(), threading.Event()
+    which = Filter(ended_once="lost", statuses=[Status.SUCCEEDED])
 
     def tell(**_: Any) -> None:
         lost.set()
@@ -119,7 +120,7 @@ def test_run_that_lost_its_lease_is_found_after_its_successor_has_ended_it(ledge
             parts_of(app).store.force_release(f"run:{run.id}", who="test", why="to lose it")
             assert lost.wait(20)
             gate.open()
-            until(lambda: Queries(ledger).runs(Filter(ended_once="lost", statuses=[Status.SUCCEEDED])).runs)
+            until(lambda: Queries(ledger).runs(which).runs)
         with FlowerServer(redis.url, database=ledger.database.url) as flower, browsing() as browser:
             visitor = Visitor(browser, flower)
             page = visitor.open("/singleton/runs?show=lost")

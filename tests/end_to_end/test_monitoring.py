@@ -17,7 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy.orm import Session
 
+from celery_singleton_lock import outbox
 from celery_singleton_lock.testing.servers import RedisServer
 from celery_singleton_lock.testing.servers.ports import free_port
 from tests.support import start_or_skip
@@ -29,6 +33,8 @@ TASKS = """
 import datetime
 app.conf.singleton_http = os.environ.get("HTTP")
 app.conf.singleton_stuck_after = 3
+app.conf.singleton_outbox_url = os.environ.get("OUTBOX")
+app.conf.worker_send_task_events = True
 app.conf.beat_enable_remote_control = True
 if "UNTIL" in os.environ:
     app.conf.beat_schedule = {
@@ -81,6 +87,11 @@ def second_time(self, n):
 def one_at_a_time():
     note("one_at_a_time")
     wait_for("go")
+
+@app.task(base=SingletonTask, unique_on=(), overlap="queue")
+def one_after_the_other(n):
+    note("one_after_the_other")
+    wait_for("go on")
 """
 
 
@@ -116,6 +127,23 @@ class Replicas(Workers):
         self.processes.append(process)
         return process
 
+    def start_flower(self) -> str:
+        """Its address, when it answers."""
+        port = free_port()
+        with self.log_of(len(self.processes)).open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "celery", "-A", "proj", "singleton", "flower", f"--port={port}"],
+                cwd=self.place,
+                env=os.environ | self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        address = f"127.0.0.1:{port}"
+        until(lambda: ask(address, "/healthcheck")[0] == 200)
+        return address
+
     def command(self, line: str, **environment: str) -> tuple[int, str]:
         """Exit code and output of a command of ours."""
         done = subprocess.run(
@@ -144,6 +172,15 @@ def ask(address: str, path: str) -> tuple[int, Any]:
     return status, json.loads(body) if body.startswith("{") else body
 
 
+def sample(address: str, name: str, **labels: str) -> float | None:
+    """One number of a page of metrics; None: it is not there."""
+    for family in text_string_to_metric_families(ask(address, "/metrics")[1] or ""):
+        for each in family.samples:
+            if each.name == name and each.labels == labels:
+                return float(each.value)
+    return None
+
+
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
     with RedisServer(persistent=True) as server:
@@ -164,24 +201,37 @@ def ready(replicas: Replicas, number: int = -1) -> bool:
 def test_promql_equals_what_ran(replicas: Replicas) -> None:
     # The pool's children die all the time: what they have counted must not.
     replicas.start("prefork", 2, "--max-tasks-per-child=4")
+    # It counts what it hears: from before the first run.
+    flower = replicas.start_flower()
     replicas._environment["UNTIL"] = (datetime.now(UTC) + timedelta(seconds=12)).isoformat()
     replicas.start_beat()
     replicas.start_beat()
     worker, *beats = replicas.addresses
-    prometheus = start_or_skip(PrometheusServer({"worker": [worker], "beat": beats}))
+    worker_log = replicas.log_of(0).read_text
+    jobs = {"worker": [worker], "beat": beats, "flower": [flower]}
+    prometheus = start_or_skip(PrometheusServer(jobs))
     try:
         letters = [replicas.call("fails", n) for n in range(2)]
         for n in range(20):
             replicas.call("ok", n)
-        for n in range(3):
-            replicas.call("second_time", n)
         holder = replicas.call("one_at_a_time")
         until(lambda: replicas.noted("one_at_a_time"))
         skipped = [replicas.call("one_at_a_time") for _ in range(3)]
         until(lambda: all(replicas.result(run).ready() for run in skipped))
+        held = 'singleton_lease_acquisitions_total{kind="task",result="held"}'
+        until(lambda: prometheus.value(held) == 3)
+        # A second attempt may be there before the first has let go: then it is held, too.
+        for n in range(3):
+            replicas.call("second_time", n)
         replicas.set("go")
         until(lambda: replicas.outcome(holder) == "succeeded")
+        queued = [replicas.call("one_after_the_other", 0)]
+        until(lambda: replicas.noted("one_after_the_other"))
+        queued += [replicas.call("one_after_the_other", n) for n in (1, 2)]
+        until(lambda: all(f"run={run} reason='overlap'" in worker_log() for run in queued[1:]))
+        replicas.set("go on")
         until(lambda: len(replicas.noted("ok")) == 20 and len(replicas.noted("second_time")) == 3)
+        until(lambda: all(replicas.outcome(run) == "succeeded" for run in queued))
         until(lambda: all(replicas.outcome(run) == "failed" for run in letters))
         ends_at = datetime.fromisoformat(replicas._environment["UNTIL"]) + timedelta(seconds=2)
         until(lambda: datetime.now(UTC) > ends_at)
@@ -201,13 +251,24 @@ def test_promql_equals_what_ran(replicas: Replicas) -> None:
                 'singleton_runs_ended_total{task="proj.second_time",outcome="succeeded"}': 3,
                 'singleton_runs_started_total{task="proj.one_at_a_time"}': 1,
                 'singleton_runs_skipped_total{task="proj.one_at_a_time",reason="overlap"}': 3,
-                'singleton_lease_acquisitions_total{kind="task",result="held"}': 3,
-                "sum(singleton_runs_started_total)": ticks + 20 + 2 + 6 + 1,
-                "sum(singleton_runs_in_progress) or vector(0)": 0,
+                'singleton_lease_wait_seconds_count{kind="run"}': 2,
+                "sum(singleton_runs_started_total)": ticks + 20 + 2 + 6 + 1 + 3,
+                "sum(singleton_runs_in_progress)": 0,
+                'singleton_runs_started_total{task="proj.level"}': 0,
                 "min(singleton_beat_members)": 2,
                 "max(singleton_beat_members)": 2,
                 "sum(singleton_ready)": 3,
-                "sum(up)": 3,
+                "sum(up)": 4,
+                # Flower has heard of all that the workers have counted, under names of its own.
+                "sum(flower_singleton_runs_ended_total)": ticks + 20 + 2 + 6 + 1 + 3,
+                "sum(singleton_runs_ended_total)": ticks + 20 + 2 + 6 + 1 + 3,
+                'flower_singleton_runs_ended_total{task="proj.fails",outcome="failed"}': 2,
+                'flower_singleton_runs_ended_total{task="proj.second_time",outcome="retried"}': 3,
+                'flower_singleton_run_seconds_count{task="proj.ok"}': 20,
+                "sum(flower_singleton_runs_skipped_total)": 3,
+                "sum(flower_singleton_dead_letters_total)": 2,
+                "flower_singleton_beat_members": 2,
+                "flower_singleton_store_up": 1,
             }
 
         def wrong() -> dict[str, Any]:
@@ -222,9 +283,35 @@ def test_promql_equals_what_ran(replicas: Replicas) -> None:
         assert len(ticks) == len(set(ticks)) > 2
         # Depth is asked of the broker, now and then.
         until(lambda: prometheus.value("max(singleton_dead_letters_waiting)") == 2, within=20)
+        until(lambda: prometheus.value("flower_singleton_dead_letters_waiting") == 2, within=20)
         assert wrong() == {}, "scrapes change nothing"
     finally:
         prometheus.stop()
+
+
+def test_outbox_is_seen_by_workers_and_by_flower(replicas: Replicas, tmp_path: Path) -> None:
+    url = replicas._environment["OUTBOX"] = f"sqlite:///{tmp_path}/shop.db"
+    engine, metadata = sa.create_engine(url), sa.MetaData()
+    outbox.add_tables(metadata)
+    metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        for n in range(6):
+            outbox.send(session, replicas.client().tasks["proj.ok"], (n,))
+        session.flush()
+        dead, *held = session.scalars(sa.select(outbox.OutboxRow)).all()[:3]
+        dead.state = "dead"
+        for row in held:
+            row.state = "held"
+    replicas.start("solo", 1)
+    for address, before in ((replicas.addresses[0], ""), (replicas.start_flower(), "flower_")):
+        rows = {
+            state: sample(address, f"{before}singleton_outbox", state=state)
+            for state in ("pending", "held", "dead")
+        }
+        assert rows == {"pending": 3, "held": 2, "dead": 1}
+        oldest = sample(address, f"{before}singleton_outbox_oldest_seconds")
+        assert oldest is not None
+        assert 0 < oldest < 60
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])

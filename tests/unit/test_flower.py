@@ -19,7 +19,7 @@ from celery_singleton_lock.core.errors import StoreUnavailable
 from celery_singleton_lock.flower import install
 from celery_singleton_lock.flower.asking import Asking, NoAnswer, Snapshot
 from celery_singleton_lock.flower.handlers import Handler
-from celery_singleton_lock.flower.installing import PAGES
+from celery_singleton_lock.flower.installing import METRICS, PAGES
 from celery_singleton_lock.flower.paging import part_of
 from celery_singleton_lock.flower.schedule import shown_schedule
 from celery_singleton_lock.flower.seen_runs import as_run
@@ -28,7 +28,8 @@ from celery_singleton_lock.flower.templates import OURS, WithOurPages
 
 @pytest.fixture(autouse=True)
 def flower_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(urls, "handlers", [each for each in urls.handlers if each not in PAGES])
+    ours = [*PAGES, METRICS]
+    monkeypatch.setattr(urls, "handlers", [each for each in urls.handlers if each not in ours])
     monkeypatch.setattr(urls, "settings", dict(urls.settings))
     monkeypatch.setattr(states, "PRECEDENCE_LOOKUP", states.PRECEDENCE_LOOKUP)
     for name in ("DEAD-LETTERED", "LEASE-LOST"):

@@ -240,8 +240,8 @@ def ended(outcome: str, **more: Any) -> Any:
     return worker_fact(facts.RunEnded, attempt=1, fence=1, outcome=outcome, **more)
 
 
-def started(takeovers: int = 0) -> Any:
-    return worker_fact(facts.RunStarted, attempt=1, fence=1, takeovers=takeovers)
+def started(takeovers: int = 0, **more: Any) -> Any:
+    return worker_fact(facts.RunStarted, attempt=1, fence=1, takeovers=takeovers, **more)
 
 
 @pytest.mark.parametrize(
@@ -270,6 +270,7 @@ def started(takeovers: int = 0) -> Any:
         (facts.TroubleBegan(at=AT, part="broker", reason="gone"), "trouble", {"part": "broker"}),
         (started(), "runs_started_total", {"task": "shop.report"}),
         (started(), "runs_in_progress", {"task": "shop.report"}),
+        (started(waited=timedelta(seconds=9)), "lease_wait_seconds_count", {"kind": "run"}),
         (started(takeovers=2), "runs_taken_over_total", {"task": "shop.report"}),
         (ended("retried"), "runs_ended_total", {"task": "shop.report", "outcome": "retried"}),
         (ended("failed, letter due"), "runs_ended_total", {"task": "shop.report", "outcome": "failed"}),
@@ -341,6 +342,19 @@ def test_run_is_in_progress_until_it_ended_and_its_time_is_measured(
     assert value("singleton_run_seconds_sum", task="shop.report") == 7
 
 
+def test_expected_tasks_are_there_from_the_start_and_stay_when_children_end(
+    counts: Counts, value: Value
+) -> None:
+    record = Recorder(counts)
+    record.expect(["shop.report", "shop.mail"])
+    counts.share()
+    assert value("singleton_runs_in_progress", task="shop.mail") == 0
+    assert value("singleton_runs_ended_total", task="shop.mail", outcome="failed") == 0
+    in_child(lambda: record(started()), killed=True)
+    assert value("singleton_runs_started_total", task="shop.report") == 1
+    assert value("singleton_runs_in_progress", task="shop.report") == 0, "it died with its child"
+
+
 def test_end_of_what_did_not_begin_here_leaves_those_in_progress(counts: Counts, value: Value) -> None:
     record = Recorder(counts)
     record(started())
@@ -363,12 +377,12 @@ def test_store_is_measured_and_stays_what_it_is(counts: Counts, value: Value) ->
         return LeaseRequest(key, owner, timedelta(seconds=30), position=1 if "run" in key else None)
 
     answers = store.acquire([ask("run:1", "a"), ask("task:t", "a"), ask("mine", "a")])
-    [held] = store.acquire([ask("task:t", "b")])
-    assert not isinstance(held, Granted)
+    for held in store.acquire([ask("task:t", "b"), ask("mine", "b")]):
+        assert not isinstance(held, Granted)
     leases = [answer.lease for answer in answers if isinstance(answer, Granted)]
     assert store.renew(leases) == [True] * 3
     store.release([Release(leases[0], position=1), Release(leases[1]), Release(leases[2])])
-    store.acquire([ask("task:t", "b"), ask("run:1", "b")])
+    store.acquire([ask("task:t", "b"), ask("run:1", "b"), ask("mine", "b")])
 
     def acquisitions(kind: str, result: str) -> float | None:
         return value("singleton_lease_acquisitions_total", kind=kind, result=result)
@@ -376,11 +390,12 @@ def test_store_is_measured_and_stays_what_it_is(counts: Counts, value: Value) ->
     assert acquisitions("run", "granted") == 1
     assert acquisitions("task", "granted") == 2
     assert acquisitions("task", "held") == 1
-    assert acquisitions("other", "granted") == 1
+    assert acquisitions("other", "granted") == 2
     assert acquisitions("run", "done") == 1
     assert value("singleton_lease_renewals_total", kind="run", result="renewed") == 1
     assert value("singleton_lease_hold_seconds_count", kind="task") == 1
-    assert value("singleton_lease_wait_seconds_count", kind="task") == 1, "b waited for a"
+    assert value("singleton_lease_wait_seconds_count", kind="other") == 1, "b waited for a"
+    assert value("singleton_lease_wait_seconds_count", kind="task") is None, "runs tell it themselves"
     assert value("singleton_store_call_seconds_count", call="acquire") == 3
 
 

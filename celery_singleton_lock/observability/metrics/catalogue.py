@@ -102,7 +102,10 @@ ACQUISITIONS: Final = _counter(
 )
 TAKEOVERS: Final = _counter("lease_takeovers", "Leases granted that a holder had let run out.", "kind")
 WAIT: Final = _histogram(
-    "lease_wait", "From the first refusal to the grant, where one process asked for both.", SLOW, "kind"
+    "lease_wait",
+    "From the first refusal to the grant. run: since a worker first kept its message, until it began.",
+    SLOW,
+    "kind",
 )
 HOLD: Final = _histogram("lease_hold", "From grant to release.", SLOW, "kind")
 RENEWALS: Final = _counter("lease_renewals", "Renewals: renewed or lost.", "kind", "result")

@@ -138,8 +138,8 @@ class Counts:
         with self._counting:
             for key, value in rows.items():
                 # What the dead had in hand is not in hand any more.
-                if BY_NAME[key[0]].kind != "gauge":
-                    self._rows[key] = self._rows.get(key, 0.0) + value
+                left = 0.0 if BY_NAME[key[0]].kind == "gauge" else value
+                self._rows[key] = self._rows.get(key, 0.0) + left
 
 
 class _File:

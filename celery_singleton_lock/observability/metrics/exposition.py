@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -28,20 +28,21 @@ class Page(NamedTuple):
 class SingletonCollector(Collector):
     """For a registry of prometheus_client: ours, or your own. `read` is called for every scrape."""
 
-    def __init__(self, read: Callable[[], Rows]) -> None:
+    def __init__(self, read: Callable[[], Rows], metrics: Sequence[Metric] = METRICS) -> None:
         self._read = read
+        self._metrics = metrics
 
     def collect(self) -> Iterator[Family]:
         by_metric: defaultdict[str, defaultdict[Labels, dict[str, float]]]
         by_metric = defaultdict(lambda: defaultdict(dict))
         for (name, labels, part), value in self._read().items():
             by_metric[name][labels][part] = value
-        for metric in METRICS:
+        for metric in self._metrics:
             yield _family(metric, by_metric[metric.name])
 
     def describe(self) -> Iterable[Family]:
         """Asked when it is registered, instead of `collect`."""
-        return [_family(metric, {}) for metric in METRICS]
+        return [_family(metric, {}) for metric in self._metrics]
 
 
 def page(collector: SingletonCollector, accept: str) -> Page:

@@ -31,6 +31,8 @@ from .counts import Counts
 
 KINDS: Final = frozenset({"beat", "run", "task", "call", "lock", "reap"})
 """How the keys of leases begin; what begins otherwise is a user's own."""
+OF_A_RUN: Final = ("run", "task")
+"""How long these are waited for is told by the run: one process is refused, and another is granted."""
 MOST_WAITING: Final = 10_000
 
 
@@ -75,6 +77,8 @@ class Measures:
             self._counts.add(all_.ACQUISITIONS, kind, result, by=count)
 
     def _begin_wait(self, request: LeaseRequest, now: float) -> None:
+        if kind_of(request.key) in OF_A_RUN:
+            return
         self._refused_at.setdefault((request.key, request.owner), now)
         if len(self._refused_at) > MOST_WAITING:
             # Most of them gave up, which nobody tells.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from celery_singleton_lock.core import facts
@@ -24,6 +25,16 @@ class Recorder:
         self._tasks = Names()
         self._entries = Names()
         self._running: set[tuple[int, str, int]] = set()
+
+    def expect(self, tasks: Iterable[str]) -> None:
+        """Show these from the start, at nothing: Prometheus sees no increase in a series that begins
+        with 1. Call it before forking, so that all children show the same names."""
+        for name in tasks:
+            task = self._tasks.shown(name)
+            self._counts.add(all_.RUNS_STARTED, task, by=0)
+            self._counts.add(all_.RUNS_IN_PROGRESS, task, by=0)
+            for outcome in ("succeeded", "failed"):
+                self._counts.add(all_.RUNS_ENDED, task, outcome, by=0)
 
     def __call__(self, fact: facts.Fact) -> None:
         match fact:
@@ -61,6 +72,9 @@ class Recorder:
         self._counts.add(all_.RUNS_STARTED, task)
         if fact.takeovers:
             self._counts.add(all_.RUNS_TAKEN_OVER, task)
+        if fact.waited:
+            # Not as the store sees it: each offer may be made to another child of the pool.
+            self._counts.observe(all_.WAIT, "run", value=fact.waited.total_seconds())
         self._running.add(_name(fact))
         self._counts.add(all_.RUNS_IN_PROGRESS, task)
 
