@@ -226,10 +226,11 @@ class Attempt:
     # Around the body
 
     def call(self, body: Callable[[], Any]) -> Any:
-        """The body's value. `KeptAside` is raised if the run was lost meanwhile: then its successor
-        writes the result, and this one writes nothing."""
+        """The body's value. `KeptAside` is raised if the run was lost before or meanwhile: then its
+        successor writes the result, and this one writes nothing."""
         if self._execution is None:
             return body()
+        self._ensure_not_late()
         try:
             with nullcontext() if self._abort is None else self._abort.bounded():
                 value = body()
@@ -249,6 +250,13 @@ class Attempt:
             raise
         self.ensure_run_not_lost()
         return value
+
+    def _ensure_not_late(self) -> None:
+        """A worker that was stopped just after the store had granted it all wakes up here: another one
+        may have done the run meanwhile."""
+        if self._execution is not None and self._execution.is_late:
+            self._give_up(LOST)
+            raise KeptAside("lost", "", 0.0)
 
     def ensure_run_not_lost(self) -> None:
         execution = self._execution

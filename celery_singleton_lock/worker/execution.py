@@ -141,6 +141,13 @@ class Execution:
         at_most = self._terms.at_most
         return at_most is not None and self.held_for >= at_most
 
+    @property
+    def is_late(self) -> bool:
+        """Whether somebody else may have been granted the run, or the job. Asks nobody."""
+        leases = self.leases
+        held = () if leases is None else (leases.run, leases.task)
+        return any(lease is not None and not lease.is_held for lease in held)
+
     def is_mine(self, lost: LeaseLost) -> bool:
         """Whether it is a lease of this execution that was lost, and not one of the user's own."""
         return self.leases is not None and lost.key in {lease.key for lease in self.leases.all}

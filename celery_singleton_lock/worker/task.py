@@ -36,6 +36,7 @@ CELERYS_RETRY_DELAY_S: Final = 180.0
 _CONSUMER_STEPS: Final = (
     "celery_singleton_lock.worker.poison:PoisonStep",
     "celery_singleton_lock.worker.acknowledging:AcknowledgingStep",
+    "celery_singleton_lock.worker.unfinished_results:UnfinishedResultsStep",
 )
 _CELERYS_NAMES: Final = frozenset(vars(Task))
 

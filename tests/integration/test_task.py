@@ -405,6 +405,38 @@ def test_lost_run_leaves_no_result_no_callback_and_no_retry(
     assert calls[2] == 2
 
 
+@pytest.mark.parametrize("lost", ["run", "task"])
+def test_body_does_not_begin_after_its_lease_was_lost(app: Celery, lost: str) -> None:
+    """A worker is stopped between the grant and the body, for longer than the lease lasts."""
+    calls: list[int] = []
+    fences: list[int] = []
+
+    class Slow(SingletonTask):
+        abstract = True
+
+        def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+            super().before_start(task_id, args, kwargs)
+            if fences:
+                return
+            store = parts_of(app).store
+            [key] = [each.key for each in store.scan(f"{lost}:")]
+            store.force_release(key, who="test", why="a successor")
+            [successor] = store.acquire([LeaseRequest(key, "other", timedelta(seconds=1))])
+            assert isinstance(successor, Granted)
+            fences.append(successor.lease.fence)
+            until(lambda: not self.current_run.remaining)
+
+    @define(app, base=Slow, bind=True, name="t", unique_on=(), overlap="queue")
+    def body(self: Any) -> None:
+        run = self.current_run
+        calls.append(run.fences._asdict()[lost])
+
+    with working(app):
+        body.apply_async(task_id="r").get(timeout=WITHIN)
+    assert len(calls) == 1
+    assert calls > fences
+
+
 def test_failed_run_is_finished_and_not_executed_again(app: Celery, server: RedisServer) -> None:
     calls: list[int] = []
 
