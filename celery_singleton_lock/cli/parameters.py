@@ -109,6 +109,33 @@ class Crontab(click.ParamType[Any]):
             self.fail(f"{value!r} cannot be read: {error}. '0 6 * * 1-5' is at six on working days")
 
 
+class Solar(click.ParamType[Any]):
+    """An event of the sun, and where it is seen: latitude and longitude in degrees."""
+
+    name = "solar"
+    _EXAMPLE: Final = "'sunset 48.2 16.4' is at sunset in Vienna"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        from celery.exceptions import ImproperlyConfigured
+        from celery.schedules import solar
+
+        if not isinstance(value, str):
+            return value
+        try:
+            event, *place = value.split()
+            latitude, longitude = map(float, place)
+            if not (math.isfinite(latitude) and math.isfinite(longitude)):
+                raise ValueError(f"no place is at {latitude} {longitude}")
+        except ValueError:
+            self.fail(f"{value!r} is no event and place: {self._EXAMPLE}")
+        try:
+            return solar(event, latitude, longitude)
+        except ValueError as error:
+            self.fail(f"{value!r} cannot be read: {error}. {self._EXAMPLE}")
+        except ImproperlyConfigured:
+            self.fail("times of the sun need ephem: pip install 'celery[solar]', here and for beat")
+
+
 def read_span(text: str) -> timedelta | None:
     """None: it is none."""
     text = text.strip().lower()

@@ -8,7 +8,7 @@ import click
 
 from celery_singleton_lock.cli import options
 from celery_singleton_lock.cli.failing import ask, telling_errors
-from celery_singleton_lock.cli.parameters import Crontab, Json, Moment, Span, placed
+from celery_singleton_lock.cli.parameters import Crontab, Json, Moment, Solar, Span, placed
 from celery_singleton_lock.cli.printing import printable
 
 from .telling import now_of, schedule_of, spoken_schedule, tell, tell_entry
@@ -19,6 +19,7 @@ def _defining(command: options.Decorated) -> options.Decorated:
     ours = (
         click.option("--every", type=Span(), help="At each of these intervals: 30, 90s, 5m, 1h, 1d."),
         click.option("--crontab", type=Crontab(), help="'0 6 * * 1-5', in the time zone of the app."),
+        click.option("--solar", type=Solar(), help="'sunset 48.2 16.4': event, latitude, longitude."),
         click.option("--at", type=Moment(), help="Once: 2027-01-31T06:00, or with +01:00."),
         click.option("--args", type=Json(list, """'["eu", 1]'"""), help="A JSON array."),
         click.option("--kwargs", type=Json(dict, """'{"day": 1}'"""), help="A JSON object."),
@@ -50,7 +51,7 @@ def add_entry(
     """Add an entry NAME that calls TASK. It begins now: its first slot is the next one."""
     when = _schedule_of(context, given)
     if when is None:
-        raise click.UsageError("say when: --every, --crontab or --at")
+        raise click.UsageError("say when: --every, --crontab, --solar or --at")
     app = context.obj.app
     app.loader.import_default_modules()
     if task not in app.tasks:
@@ -102,15 +103,17 @@ def remove_entry(context: click.Context, name: str, reason: str, yes: bool, as_j
 
 
 def _schedule_of(context: click.Context, given: dict[str, Any]) -> Any:
-    """One of the three ways to say when, taken out of `given`; None: none was used."""
-    every, crontab, at = (given.pop(name) for name in ("every", "crontab", "at"))
-    if sum(each is not None for each in (every, crontab, at)) > 1:
-        raise click.UsageError("give one of --every, --crontab and --at")
-    if at is not None:
-        return placed(at, now_of(context), context.obj.app.timezone)
-    if crontab is not None:
-        crontab.app = context.obj.app
-    return every if every is not None else crontab
+    """One of the ways to say when, taken out of `given`; None: none was used."""
+    ways = {name: given.pop(name) for name in ("every", "crontab", "solar", "at")}
+    used = [name for name, value in ways.items() if value is not None]
+    if len(used) > 1:
+        raise click.UsageError("give one of --every, --crontab, --solar and --at")
+    if ways["at"] is not None:
+        return placed(ways["at"], now_of(context), context.obj.app.timezone)
+    for name in ("crontab", "solar"):
+        if ways[name] is not None:
+            ways[name].app = context.obj.app
+    return ways[used[0]] if used else None
 
 
 def _definition(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
