@@ -31,14 +31,19 @@ class BeatWatch:
         if not self._has_begun:
             self._has_begun = True
             self._begin()
-        self._pulse.beat()
+        self._beat(0.0)
 
     def tick_ended(self, wait_s: float) -> None:
-        self._pulse.beat(wait_s)
+        self._beat(wait_s)
         if self._replica is not None and self._replica.metrics is not None:
             from .metrics.catalogue import LAST_TICK
 
             self._replica.metrics.counts.set(LAST_TICK, to=time.time())
+
+    def _beat(self, next_in_s: float) -> None:
+        self._pulse.beat(next_in_s)
+        if self._replica is not None and self._replica.inner_beat is not None:
+            self._replica.inner_beat.tell(next_in_s, self._why_not_ready())
 
     def end(self) -> None:
         """Called twice by a beat that ends."""
@@ -51,7 +56,7 @@ class BeatWatch:
         if self._settings.http is None:
             return
         self._replica = replica = replica_of(self._app)
-        if replica is not None:
+        if replica is not None and replica.inner_beat is None:
             replica.health.alive_if("tick", self._pulse.why_stuck)
             replica.health.ready_if("beat", self._why_not_ready)
             replica.begin("beat")

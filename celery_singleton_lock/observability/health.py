@@ -58,7 +58,11 @@ class Pulse:
 
     def beat(self, next_in_s: float = 0.0) -> None:
         """It came round, and is expected to do so again after so many seconds."""
-        self._last = self._clock() + next_in_s
+        self.expect_at(self._clock() + next_in_s)
+
+    def expect_at(self, moment: float) -> None:
+        """It is expected to come round then, by the clock of the pulse."""
+        self._last = moment
 
     def rest(self) -> None:
         """It is not expected to come round until it does."""

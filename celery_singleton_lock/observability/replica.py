@@ -14,6 +14,7 @@ from celery_singleton_lock.settings import Settings
 
 from .health import Health
 from .http import Answer, StatusServer, plain
+from .inner_beat import InnerBeat
 from .looks import Looks
 from .measuring import Metrics, metrics_of
 from .metrics import catalogue as all_
@@ -31,6 +32,8 @@ class Replica:
         self.health: Final = Health()
         self.metrics: Final[Metrics | None] = metrics_of(settings)
         self._made_in = os.getpid()
+        self.inner_beat: InnerBeat | None = None
+        """Of a worker with a beat inside."""
         self._roles: set[str] = set()
         self._starting = threading.Lock()
         # With connections of its own: nobody's work is to wait for a probe.
@@ -52,6 +55,11 @@ class Replica:
     def is_ours(self) -> bool:
         """Whether this is the process that serves."""
         return self._made_in == os.getpid()
+
+    def expect_beat(self, inner_beat: InnerBeat) -> None:
+        """A process that is forked from this one will be a beat: what it tells is served here."""
+        self.inner_beat = inner_beat
+        inner_beat.report_to(self.health)
 
     def begin(self, role: str) -> None:
         """Serve from now on. `role`: "beat" or "worker"; a process may have both."""

@@ -13,6 +13,7 @@ from celery_singleton_lock.settings import Settings
 
 from . import log_level
 from .health import Pulse
+from .inner_beat import InnerBeat
 from .listening import tracing_module
 from .replica import Replica, replica_of
 
@@ -36,7 +37,11 @@ class ObservingStep(StartStopStep):  # type: ignore[misc]
             tasks = w.app.tasks.items()
             ours = [name for name, task in tasks if hasattr(task, "singleton_options")]
             self._replica.metrics.recorder.expect(ours)
-        if Settings.from_app(w.app).tracing:
+        settings = Settings.from_app(w.app)
+        if self._replica is not None and kwargs.get("beat"):
+            stuck_after = settings.stuck_after.total_seconds()
+            self._replica.expect_beat(InnerBeat(lambda: w.beat, stuck_after))
+        if settings.tracing:
             tracing_module().trace_runs()
 
     def start(self, w: Any) -> None:

@@ -48,6 +48,7 @@ if "UNTIL" in os.environ:
 from celery_singleton_lock import SingletonScheduler
 class Sticking(SingletonScheduler):
     def after_publish(self, due):
+        notes.set("beat", os.getpid())
         if notes.exists("stick"):
             time.sleep(600)
 
@@ -398,6 +399,27 @@ def test_beat_inside_a_worker_is_counted_by_the_worker(replicas: Replicas) -> No
     replicas.start("prefork", 1, "-B", "--scheduler", "singleton")
     until(lambda: 'singleton_slots_published_total{entry="a"}' in replicas.ask("/metrics")[1])
     assert "http_not_served" not in replicas.log_of(0).read_text()
+
+
+def test_worker_with_a_beat_inside_answers_for_both(replicas: Replicas, server: RedisServer) -> None:
+    replicas._environment["UNTIL"] = (datetime.now(UTC) + timedelta(seconds=300)).isoformat()
+    replicas.start("prefork", 1, "-B", "--scheduler", "proj:Sticking")
+    until(lambda: ready(replicas))
+    assert replicas.ask("/livez") == (200, {"alive": True, "reasons": []})
+    server.kill()
+    away = "the beat inside it is not ready: the lease store is away"
+    until(lambda: any(reason.startswith(away) for reason in replicas.ask("/readyz")[1]["reasons"]))
+    assert replicas.ask("/livez")[0] == 200
+    server.start()
+    until(lambda: ready(replicas))
+    # Stuck, and then dead.
+    replicas.set("stick")
+    until(lambda: replicas.ask("/livez")[0] == 503)
+    [reason] = replicas.ask("/livez")[1]["reasons"]
+    assert reason.startswith("the tick of the beat inside it has been stuck for ")
+    client: Any = server.connect()
+    os.kill(int(client.get("beat")), signal.SIGKILL)
+    until(lambda: "the beat inside it has ended" in replicas.ask("/livez")[1]["reasons"])
 
 
 # On the command line
