@@ -183,7 +183,19 @@ class LeaseStore(ABC):
             release.lease.ensure_not_released()
         if not releases:
             return []
-        written = self._release(releases)
+        return self._released(releases, self._release(releases))
+
+    def start_release(self, releases: Sequence[Release]) -> Callable[[], list[bool]]:
+        """`release`, on its way ahead of all that this thread asks for later. Call what is returned,
+        once, for the answer: only then it is sure. Where a store cannot do this, it has waited."""
+        for release in releases:
+            release.lease.ensure_not_released()
+        if not releases:
+            return list
+        answer = self._start_release(releases)
+        return lambda: self._released(releases, answer())
+
+    def _released(self, releases: Sequence[Release], written: list[bool]) -> list[bool]:
         for release in releases:
             release.lease.spend()
         self._report_memory_loss()
@@ -303,6 +315,10 @@ class LeaseStore(ABC):
     @abstractmethod
     def _release(self, releases: Sequence[Release]) -> list[bool]:
         """A lease that is held by its own deadline may be written into a store that forgot it."""
+
+    def _start_release(self, releases: Sequence[Release]) -> Callable[[], list[bool]]:
+        written = self._release(releases)
+        return lambda: written
 
     @abstractmethod
     def _peek(self, keys: Sequence[str]) -> list[Record | None]: ...

@@ -11,16 +11,18 @@ import logging
 from typing import Any, Final
 
 from celery.bootsteps import StartStopStep
-from celery.worker import state
 from kombu.transport import virtual
+
+from .parts import parts_of
 
 logger = logging.getLogger(__name__)
 
-LONGEST_S: Final = 0.005
+LONGEST_S: Final = 0.01
 """How long a message waits for others."""
 MOST: Final = 50
 
-_POOLS: Final = ("celery.concurrency.prefork", "celery.concurrency.solo")
+_SOLO: Final = "celery.concurrency.solo"
+_POOLS: Final = ("celery.concurrency.prefork", _SOLO)
 
 
 class AcknowledgingStep(StartStopStep):  # type: ignore[misc]
@@ -38,10 +40,8 @@ class AcknowledgingStep(StartStopStep):  # type: ignore[misc]
 
     def stop(self, c: Any) -> None:
         acknowledging, c.singleton_acknowledging = c.singleton_acknowledging, None
-        is_last = state.should_stop is not None or state.should_terminate is not None
-        # Otherwise the connection was lost: what waits is delivered again, and told to be done.
-        if acknowledging is not None and is_last:
-            acknowledging.flush()
+        if acknowledging is not None:
+            acknowledging.close()
 
     terminate = stop
 
@@ -51,8 +51,13 @@ class Acknowledging:
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
-        self._messages: list[Any] = []
+        self._channel: Any = None
+        self._pipe: Any = None
+        self._tags: list[str] = []
         self._is_timed = False
+        self._endings = parts_of(consumer.app).endings
+        if type(consumer.pool).__module__ == _SOLO:
+            self._endings.open(self._flush_soon)
 
     @classmethod
     def of(cls, consumer: Any) -> Acknowledging | None:
@@ -62,19 +67,25 @@ class Acknowledging:
         return cls(consumer) if is_redis and is_in_loop else None
 
     def takes(self, message: Any) -> bool:
-        """False: acknowledge it yourself. A message that waits here is one that the broker does not
-        replace, and no child of the pool is to wait for that."""
-        prefetched = self._consumer.qos.value
-        most = prefetched - 2 * self._consumer.pool.num_processes + 1 if prefetched else MOST
-        if most < 2 or message.acknowledged:
+        """False: acknowledge it yourself."""
+        if message.acknowledged:
+            self._endings.settle()
             return False
-        self._messages.append(message)
-        if len(self._messages) >= min(most, MOST):
+        self._channel = message.channel
+        # What `Message.ack` does here, and not in the broker: the worker may have another one.
+        virtual.QoS.ack(message.channel.qos, message.delivery_tag)
+        message._state = "ACK"
+        self._tags.append(message.delivery_tag)
+        if len(self._tags) >= MOST:
             self.flush()
-        elif not self._is_timed:
+        else:
+            self._flush_soon()
+        return True
+
+    def _flush_soon(self) -> None:
+        if not self._is_timed:
             self._is_timed = True
             self._consumer.timer.call_after(LONGEST_S, self._on_time)
-        return True
 
     def _on_time(self) -> None:
         self._is_timed = False
@@ -82,23 +93,25 @@ class Acknowledging:
 
     def flush(self) -> None:
         """Acknowledge all that wait. Where that fails they are delivered again."""
-        messages, self._messages = self._messages, []
-        if not messages:
+        self._endings.settle()
+        tags, self._tags = self._tags, []
+        if not tags:
             return
         try:
-            _acknowledge(messages)
+            self._acknowledge(tags)
         except (*self._consumer.connection_errors, AttributeError) as error:
             # An AttributeError is what kombu raises for a connection that is gone.
-            logger.warning("messages_not_acknowledged count=%d error=%r", len(messages), error)
+            logger.warning("messages_not_acknowledged count=%d error=%r", len(tags), error)
 
+    def _acknowledge(self, tags: list[str]) -> None:
+        """What `Message.ack` does in the broker for one, in a transaction for all."""
+        qos = self._channel.qos
+        if self._pipe is None:
+            # Kept: to make one takes as long as to use it.
+            with self._channel.conn_or_acquire() as client:
+                self._pipe = client.pipeline()
+        self._pipe.zrem(qos.unacked_index_key, *tags).hdel(qos.unacked_key, *tags).execute()
 
-def _acknowledge(messages: list[Any]) -> None:
-    """What `Message.ack` does for one, in a transaction for all."""
-    channel = messages[0].channel
-    with channel.conn_or_acquire() as client, client.pipeline() as pipe:
-        for message in messages:
-            channel.qos._remove_from_indices(message.delivery_tag, pipe)
-        pipe.execute()
-    for message in messages:
-        virtual.QoS.ack(channel.qos, message.delivery_tag)
-        message._state = "ACK"
+    def close(self) -> None:
+        self._endings.close()
+        self.flush()

@@ -302,7 +302,10 @@ class Attempt:
         if self.retrying is not None:
             self._park(self.retrying, value)
         elif state == states.SUCCESS and not self._is_failing():
-            self._finish(SKIPPED if self.skipped is not None else SUCCEEDED)
+            if self.skipped is not None:
+                self._finish(SKIPPED)
+            else:
+                self._finish_well()
         elif state == states.IGNORED:
             # Task.replace ignores, too: what replaces it has the same id, and a position beyond.
             self._finish(IGNORED, None, self._execution.ask.position)
@@ -327,14 +330,28 @@ class Attempt:
         assert execution is not None  # nosec B101 # noqa: S101 - for the type checker
         fence = execution.fence
         is_recorded = execution.finish(outcome, *position)
+        self._tell_of_end(outcome, is_recorded, fence, execution.held_for, error)
+
+    def _finish_well(self) -> None:
+        execution, parts = self._execution, self._parts
+        assert execution is not None  # noqa: S101 - for the type checker
+        if parts is None or not parts.endings.is_open:
+            self._finish(SUCCEEDED)
+            return
+        fence, held_for = execution.fence, execution.held_for
+        is_recorded = execution.start_finish(SUCCEEDED)
+        parts.endings.add(lambda: self._tell_of_end(SUCCEEDED, is_recorded(), fence, held_for))
+
+    def _tell_of_end(
+        self, outcome: str, is_recorded: bool, fence: int, held_for: timedelta, error: object = None
+    ) -> None:
         if not is_recorded:
             logger.warning(
                 "run_end_not_recorded task=%s run=%s outcome=%r",
                 self._task.name, self._request.id, outcome,
             )  # fmt: skip
         if self.skipped is None:
-            told = outcome if is_recorded else LOST
-            self._news.ended(told, fence, execution.held_for, error=error)
+            self._news.ended(outcome if is_recorded else LOST, fence, held_for, error=error)
 
     def _park(self, retrying: Retry, error: object) -> None:
         execution = self._execution

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from celery_singleton_lock.core.clock import boottime
@@ -181,14 +183,29 @@ class Execution:
 
     def finish(self, outcome: str, position: int = FINISHED) -> bool:
         """Record how far the run is, and free the rest. False: it was lost, and nothing is recorded."""
-        cooldown = self._cooldown()
-        return self._end(
-            lambda leases: [
-                Release(leases.run, position, outcome, self._terms.remember_for),
-                *_each(leases.task, lambda lease: Release(lease, park=cooldown)),
-                *_each(leases.call, Release),
-            ]
-        )
+        return self._end(lambda leases: self._finishing(leases, outcome, position))
+
+    def start_finish(self, outcome: str) -> Callable[[], bool]:
+        """`finish`, on its way. What is returned waits for the answer; until then it is not sure."""
+        leases = self._let_go()
+        if leases is None:
+            return lambda: False
+        releases = self._finishing(leases, outcome, FINISHED)
+        release: Callable[[], list[bool]] = partial(self._store.release, releases)
+        try:
+            first = self._store.start_release(releases)
+        except StoreUnavailable:
+            first = release
+        ways = chain([first], repeat(release))
+        return lambda: self._insist("run_end_waits", lambda: next(ways)()[0], otherwise=False)
+
+    def _finishing(self, leases: Leases, outcome: str, position: int) -> list[Release]:
+        releases = [Release(leases.run, position, outcome, self._terms.remember_for)]
+        if leases.task is not None:
+            releases.append(Release(leases.task, park=self._cooldown()))
+        if leases.call is not None:
+            releases.append(Release(leases.call))
+        return releases
 
     def park(self, outcome: str, for_: timedelta, *, same_job: bool) -> bool:
         """Record the attempt, and leave the job closed to all but the next attempt of this run.
@@ -215,18 +232,20 @@ class Execution:
 
     def abandon(self) -> None:
         """Stop renewing, and give nothing back: the leases run out, and that is counted."""
+        self._let_go()
+
+    def _let_go(self) -> Leases | None:
+        """None: somebody else has ended it."""
         with self._ending:
             leases, self.leases = self.leases, None
         for lease in leases.all if leases else ():
             self._keep_alive.forget(lease)
+        return leases
 
     def _end(self, releases: Callable[[Leases], Sequence[Release]]) -> bool:
-        with self._ending:
-            leases, self.leases = self.leases, None
+        leases = self._let_go()
         if leases is None:
             return False
-        for lease in leases.all:
-            self._keep_alive.forget(lease)
         given_back = releases(leases)
         return self._insist(
             "run_end_waits", lambda: self._store.release(given_back)[0], otherwise=False

@@ -63,6 +63,8 @@ class KeepAlive:
         self._guards: dict[int, _Guard] = {}
         self._threads: list[threading.Thread] = []
         self._in_trouble = False
+        self._guarded_at = float("-inf")
+        """When the last lease came. Not seen by looking: a short task is gone when a thread may run."""
         self._renewer_wakes_at = 0.0
         self._watcher_sleeps = False
 
@@ -91,6 +93,7 @@ class KeepAlive:
         self._plan(guard, now)
         with self._changed:
             self._guards[id(lease)] = guard
+            self._guarded_at = now
             self._start_threads()
             if self._watcher_sleeps or guard.renew_at < self._renewer_wakes_at:
                 self._changed.notify_all()
@@ -156,9 +159,8 @@ class KeepAlive:
                 _tell_overdue(guard)
 
     def _wait_for_guards(self) -> None:
-        idle_since = self._clock()
         while not self._guards:
-            self._watcher_sleeps = self._clock() - idle_since >= self.LINGER
+            self._watcher_sleeps = self._clock() - self._guarded_at >= self.LINGER
             self._changed.wait(None if self._watcher_sleeps else self.LOOK_EVERY)
         self._watcher_sleeps = False
 
@@ -194,7 +196,6 @@ class KeepAlive:
 
     def _wait_for_due(self) -> list[_Guard]:
         with self._changed:
-            sleeps_at = self._clock() + self.LINGER
             while True:
                 now = self._clock()
                 guards = [guard for guard in self._guards.values() if not guard.lease.is_released]
@@ -207,12 +208,10 @@ class KeepAlive:
                         if guard.renew_at - guard.lease.ttl.total_seconds() / 6 <= now
                     ]
                 next_due = min((guard.renew_at for guard in guards), default=float("inf"))
-                if not guards and now < sleeps_at:
+                if not guards and now < (sleeps_at := self._guarded_at + self.LINGER):
                     next_due = sleeps_at
                 self._renewer_wakes_at = next_due
                 self._changed.wait(None if next_due == float("inf") else next_due - now)
-                if self._guards:
-                    sleeps_at = self._clock() + self.LINGER
 
     def _renew(self, guards: Sequence[_Guard]) -> None:
         if not guards:

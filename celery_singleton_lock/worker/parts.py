@@ -15,6 +15,7 @@ from celery_singleton_lock.settings import Settings
 from celery_singleton_lock.settings.urls import is_sql
 
 from .confirming import Confirming
+from .endings import Endings
 from .keep_alive import KeepAlive
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Parts:
         self.store: Final[LeaseStore] = open_measured_store(settings)
         self.keep_alive: Final = KeepAlive(self.store)
         self.confirming: Final = Confirming(self.store)
+        self.endings: Final = Endings()
         self.remembrance: Final = None if ledger is None else Remembrance(settings, self.store, ledger)
 
     @property

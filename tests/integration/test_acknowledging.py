@@ -12,6 +12,7 @@ from celery import Celery
 from celery_singleton_lock import SingletonTask
 from celery_singleton_lock.testing.servers import RedisServer
 from celery_singleton_lock.worker import acknowledging
+from celery_singleton_lock.worker.acknowledging import Acknowledging
 from celery_singleton_lock.worker.request import COUNTS
 from tests.end_to_end.beats import until
 
@@ -50,13 +51,13 @@ def waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many messages were acknowledged at a time."""
     sizes: list[int] = []
-    acknowledge = acknowledging._acknowledge
+    acknowledge = Acknowledging._acknowledge
 
-    def counted(messages: list[Any]) -> None:
-        acknowledge(messages)
-        sizes.append(len(messages))
+    def counted(self: Acknowledging, tags: list[str]) -> None:
+        acknowledge(self, tags)
+        sizes.append(len(tags))
 
-    monkeypatch.setattr(acknowledging, "_acknowledge", counted)
+    monkeypatch.setattr(Acknowledging, "_acknowledge", counted)
     return sizes
 
 
@@ -87,12 +88,60 @@ def test_messages_are_acknowledged_together(
     assert len(batches) <= 35
 
 
-def test_worker_that_may_have_one_message_only_acknowledges_each(
-    server: RedisServer, app: Celery, batches: list[int]
+@pytest.mark.usefixtures("waits_for_ever")
+def test_message_that_waits_does_not_keep_the_worker_from_another(
+    server: RedisServer, app: Celery
 ) -> None:
     app.conf.worker_prefetch_multiplier = 1
-    drain(server, app, 10)
-    assert batches == []
+    body, calls = define_body(app)
+    with working(app, pool="solo", concurrency=1):
+        for number in range(5):
+            body.delay(number)
+        until(lambda: len(calls) == 5)
+        assert unacknowledged(server) == 5
+    assert unacknowledged(server) == 0 == queued(server)
+
+
+@pytest.mark.parametrize("acks_late", [True, False])
+def test_end_that_was_not_waited_for_is_recorded_before_the_message_goes(
+    server: RedisServer, app: Celery, acks_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing follows, and the store was away in between."""
+    with RedisServer() as locks:
+        app.conf.singleton_lock_url = locks.url
+        calls: list[int] = []
+
+        @define(app, base=SingletonTask, name="t", ignore_result=True, acks_late=acks_late)
+        def body(number: int) -> None:
+            calls.append(number)
+            if number == 2:
+                locks.kill()
+
+        with working(app, pool="solo", concurrency=1):
+            body.delay(1)
+            run = body.delay(2).id
+            until(lambda: calls == [1, 2])
+            if acks_late:
+                assert unacknowledged(server) >= 1
+            locks.start()
+            until(lambda: outcome_of(app, run) == "succeeded")
+            until(lambda: unacknowledged(server) == 0 == queued(server))
+        assert calls == [1, 2]
+
+
+def test_run_begins_after_the_end_of_the_one_before(server: RedisServer, app: Celery) -> None:
+    """The same job, again and again: the end of a run frees it for the next, waited for or not."""
+    calls: list[int] = []
+
+    @define(app, base=SingletonTask, name="t", ignore_result=True, lock_key="one")
+    def body(number: int) -> None:
+        calls.append(number)
+
+    for number in range(200):
+        body.delay(number)
+    with working(app, pool="solo", concurrency=1):
+        until(lambda: queued(server) == 0 == unacknowledged(server))
+    assert calls == list(range(200))
 
 
 @pytest.mark.usefixtures("waits_for_ever")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -62,6 +63,45 @@ def test_scripts_that_were_flushed_are_sent_again(server: RedisServer, store: Le
     requests = [LeaseRequest(f"k{n}", "a", LONG) for n in range(700)]
     assert all(isinstance(answer, Granted) for answer in store.acquire(requests))
     assert calls_of(server)["eval"] - before.get("eval", 0) == 1
+
+
+def test_what_follows_a_release_on_its_way_goes_the_same_way(
+    server: RedisServer, store: LeaseStore
+) -> None:
+    """Another connection may be served before it: then its job would still be held."""
+    store.release([Release(granted(store, "k"))])
+    client: Any = server.connect()
+    connections = len(client.client_list())
+    is_released = store.start_release([Release(granted(store, "k"))])
+    following = granted(store, "k", "b")
+    assert len(client.client_list()) == connections
+    assert is_released() == [True]
+    # One of another thread does not wait for it, and has its own.
+    is_released = store.start_release([Release(following)])
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(store.peek, ["k"]).result() is not None
+    assert len(client.client_list()) == connections + 1
+    assert is_released() == [True]
+
+
+def test_release_on_its_way_whose_script_was_flushed_is_sent_again_first(
+    server: RedisServer, store: LeaseStore
+) -> None:
+    store.release([Release(granted(store, "k"))])
+    lease = granted(store, "k")
+    client: Any = server.connect()
+    client.script_flush()
+    is_released = store.start_release([Release(lease)])
+    granted(store, "k", "b")
+    assert is_released() == [True]
+
+
+def test_first_release_of_a_connection_waits(server: RedisServer, store: LeaseStore) -> None:
+    """The server may not know its script, and would be told behind what follows."""
+    lease = granted(store, "k")
+    is_released = store.start_release([Release(lease)])
+    granted(store, "k", "b")
+    assert is_released() == [True]
 
 
 def test_batch_is_a_script_for_every_two_hundred_keys(server: RedisServer, store: LeaseStore) -> None:

@@ -88,6 +88,11 @@ class ClusterLink:
                 return done
         raise ConnectionError(f"the cluster's slots keep moving, slot {left[0].slot} last")
 
+    def start(self, command: Command) -> Callable[[], list[Part]]:
+        # What is sent later may go to another master: there is no order to keep.
+        parts = self.exchange(command)
+        return lambda: parts
+
     def _shares(self, command: Command) -> list[Share]:
         by_slot: dict[int, list[int]] = defaultdict(list)
         for at, key in enumerate(command.keys):

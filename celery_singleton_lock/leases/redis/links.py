@@ -7,10 +7,11 @@ but our own, so that a call's time is known.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from redis import Redis
 from redis.connection import ConnectionPool
@@ -46,6 +47,9 @@ class Link(Protocol):
         """Send it in parts that a server can bear, all of them, then read all. Raises redis-py's
         connection errors."""
 
+    def start(self, command: Command) -> Callable[[], list[Part]]:
+        """Send it, ahead of all that this thread sends later, and return what waits for the reply."""
+
     def scan(self, pattern: bytes) -> Iterator[list[bytes]]:
         """The names of the keys that match, in pages."""
 
@@ -55,6 +59,19 @@ class Link(Protocol):
         """One for each master, for a look at it."""
 
     def close(self) -> None: ...
+
+
+class Started:
+    """A command that was sent, and whose reply nobody has waited for yet."""
+
+    __slots__ = ("command", "connection", "error", "reply")
+
+    def __init__(self, command: Command, connection: Connection) -> None:
+        self.command: Final = command
+        self.connection: Connection | None = connection
+        """None: the reply was read, or will not come that way."""
+        self.reply: Reply = None
+        self.error: BaseException | None = None
 
 
 class PoolLink:
@@ -68,6 +85,8 @@ class PoolLink:
         # Lent by the pool for good. It asks of each whether it is still open, and keeps books: that
         # is as much work as the rest of a call, and a connection that was closed is found out anyway.
         self._idle: list[Connection] = []
+        self._started: dict[tuple[int, int], Started] = {}
+        """At most one for a thread of a process."""
 
     def exchange(self, command: Command) -> list[Part]:
         places = range(len(command.keys))
@@ -77,31 +96,75 @@ class PoolLink:
         replies = self._exchange([command.only(share) for share in shares])
         return list(zip(shares, replies, strict=True))
 
-    def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
+    def start(self, command: Command) -> Callable[[], list[Part]]:
+        me = _me()
+        if me in self._started:
+            self._exchange(())
+        connection = self._take()
+        # A server that does not know the script has to be told, by then behind what was sent later.
+        if command.script.sha not in connection.known or len(command.keys) > MOST_KEYS:
+            self._idle.append(connection)
+            parts = self.exchange(command)
+            return lambda: parts
         try:
-            return self._try_exchange(commands)
+            send(connection, [command])
+        except BaseException as error:
+            self._drop(connection)
+            if not isinstance(error, ConnectionError):
+                raise
+            parts = self.exchange(command)
+            return lambda: parts
+        started = self._started[me] = Started(command, connection)
+        return lambda: [(range(len(command.keys)), self._reply_to(started))]
+
+    def _reply_to(self, started: Started) -> Reply:
+        if started.connection is not None:
+            self._exchange(())
+        if started.error is not None:
+            raise started.error
+        return started.reply
+
+    def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
+        started = self._started.pop(_me(), None) if self._started else None
+        try:
+            return self._try_exchange(commands, started)
         except TimeoutError:
             raise
         except ConnectionError:
             # Most often a kept connection to a server that was restarted since; then all of them are.
             # Every script may be run twice by the same owner, so a lost reply does no harm.
             self._disconnect_idle()
-            return self._try_exchange(commands)
+            return self._try_exchange(commands, started)
 
-    def _try_exchange(self, commands: Sequence[Command]) -> list[Reply]:
-        connection = self._take()
+    def _try_exchange(self, commands: Sequence[Command], started: Started | None) -> list[Reply]:
+        """What was started goes first, and its reply is read first."""
+        awaited = commands if started is None else [started.command, *commands]
+        if started is None or started.connection is None:
+            connection, unsent = self._take(), awaited
+        else:
+            connection, unsent = started.connection, commands
+            started.connection = None
         try:
-            send(connection, commands)
-            replies = receive(connection, commands)
+            if unsent:
+                send(connection, unsent)
+            replies = receive(connection, awaited)
             self._on_server(0, connection.server)
-        except BaseException:
+        except BaseException as error:
             # Whatever it is (an abort from outside, too), replies may be left unread: whoever got
             # this connection next would take them for its own.
-            connection.disconnect()
-            self._pool.release(connection)
+            self._drop(connection)
+            if started is not None:
+                started.error = error
             raise
         self._idle.append(connection)
+        if started is not None:
+            started.reply, *replies = replies
+            started.error = None
         return replies
+
+    def _drop(self, connection: Connection) -> None:
+        connection.disconnect()
+        self._pool.release(connection)
 
     def _take(self) -> Connection:
         while (connection := self._pop_idle()) is not None:
@@ -112,8 +175,7 @@ class PoolLink:
 
     def _disconnect_idle(self) -> None:
         while (connection := self._pop_idle()) is not None:
-            connection.disconnect()
-            self._pool.release(connection)
+            self._drop(connection)
 
     def _pop_idle(self) -> Connection | None:
         # Not "if self._idle": another thread may be quicker.
@@ -135,9 +197,15 @@ class PoolLink:
         self._pool.disconnect()
 
 
+def _me() -> tuple[int, int]:
+    """This thread of this process: a forked child inherits what its parent has sent."""
+    return os.getpid(), threading.get_ident()
+
+
 def log_in(connection: Connection) -> None:
     """For redis-py to call on every new connection: log in, then learn which server this is."""
     connection.on_connect()
+    connection.known = set()
     connection.server = ask_server(connection)
 
 
@@ -191,6 +259,7 @@ def receive(connection: Connection, commands: Sequence[Command]) -> list[Reply]:
         )
         for at in unknown:
             replies[at] = _read(connection)
+    connection.known.update([command.script.sha for command in commands])
     return replies
 
 

@@ -40,7 +40,7 @@ from celery_singleton_lock.leases.rules import microseconds
 
 from . import scripts
 from .facts import ServerState, state_of
-from .links import Link, OnServer, ServerFacts
+from .links import Link, OnServer, Part, ServerFacts
 from .names import Names
 from .scripts import Command, Word
 from .watch import ReleaseWatch
@@ -130,12 +130,22 @@ class RedisLeaseStore(LeaseStore):
         return [said == 1 for said in answers]
 
     def _release(self, releases: Sequence[Release]) -> list[bool]:
+        return [said == 1 for said in self._ask(self._to_release(releases))]
+
+    def _start_release(self, releases: Sequence[Release]) -> Callable[[], list[bool]]:
+        command = self._to_release(releases)
+        try:
+            receive = self._link.start(command)
+        except (RedisError, OSError) as error:
+            raise self._unavailable(error) from error
+        return lambda: [said == 1 for said in self._read(command, receive)]
+
+    def _to_release(self, releases: Sequence[Release]) -> Command:
         rows = [
             (*release_row(release), self._names.index_of(release.lease.key)) for release in releases
         ]
         keys = self._names.of([release.lease.key for release in releases])
-        answers = self._ask(Command(scripts.RELEASE, keys, rows, (self._names.plain,)))
-        return [said == 1 for said in answers]
+        return Command(scripts.RELEASE, keys, rows, (self._names.plain,))
 
     def _force_release(self, key: str, who: str, why: str) -> Record | None:
         note = encode_note({"forced_by": who, "reason": why})
@@ -211,8 +221,11 @@ class RedisLeaseStore(LeaseStore):
 
     def _ask(self, command: Command, width: int = 1) -> list[Any]:
         """What the script answered for each key: a value, or a tuple of `width` values."""
+        return self._read(command, lambda: self._link.exchange(command), width)
+
+    def _read(self, command: Command, receive: Callable[[], list[Part]], width: int = 1) -> list[Any]:
         try:
-            parts = self._link.exchange(command)
+            parts = receive()
         except (RedisError, OSError) as error:
             raise self._unavailable(error) from error
         for _, reply in parts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -130,6 +130,17 @@ class MeasuredStore(LeaseStore):
             written = super().release(releases)
         self._measures.released(releases)
         return written
+
+    def start_release(self, releases: Sequence[Release]) -> Callable[[], list[bool]]:
+        answer = super().start_release(releases)
+
+        def wait() -> list[bool]:
+            with self._measures.timing("release"):
+                written = answer()
+            self._measures.released(releases)
+            return written
+
+        return wait
 
     def meet(self, group: str, member: str, ttl: timedelta) -> Meeting:
         with self._measures.timing("meet"):

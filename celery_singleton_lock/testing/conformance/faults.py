@@ -159,6 +159,28 @@ class NetworkFacts(StoreFixtures):
         proxy.cut()
         assert store.renew([lease]) == [True]
 
+    def test_release_on_its_way_when_the_connection_is_cut_is_sent_again_first(
+        self, store: LeaseStore, key: str, proxy: TcpProxy
+    ) -> None:
+        store.release([Release(grant(store, key, "a"))])
+        lease = grant(store, key, "a")
+        is_released = store.start_release([Release(lease, position=1)])
+        proxy.cut()
+        grant(store, key, "b")
+        assert is_released() == [True]
+
+    def test_release_on_its_way_to_a_server_that_is_gone_is_unavailable(
+        self, store: LeaseStore, key: str, proxy: TcpProxy
+    ) -> None:
+        store.release([Release(grant(store, key, "a"))])
+        lease = grant(store, key, "a")
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(StoreUnavailable):
+            store.start_release([Release(lease)])()
+        proxy.heal()
+        assert eventually(lambda: store.release([Release(lease)])) == [True]
+
 
 def eventually(call: Callable[[], Result], *, within: float = 20.0) -> Result:
     """What `call` returns once the store can be reached again."""

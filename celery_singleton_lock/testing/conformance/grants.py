@@ -36,6 +36,26 @@ class GrantFacts(StoreFixtures):
         assert isinstance(answer, Granted)
         assert answer.takeovers == 0
 
+    def test_lease_whose_release_is_on_its_way_is_granted_to_the_next(
+        self, store: LeaseStore, key: str
+    ) -> None:
+        for number in range(20):
+            lease = grant(store, key, f"a{number}")
+            is_released = store.start_release([Release(lease)])
+            following = grant(store, key, f"b{number}")
+            assert is_released() == [True]
+            with pytest.raises(LeaseReleased):
+                lease.ensure_held()
+            assert store.start_release([Release(following)])() == [True]
+
+    def test_release_on_its_way_that_comes_too_late_says_so(
+        self, store: LeaseStore, key: str, pass_time: PassTime
+    ) -> None:
+        lease = grant(store, key, "a", SHORT)
+        pass_time(SHORT)
+        grant(store, key, "b")
+        assert store.start_release([Release(lease, position=1)])() == [False]
+
     def test_expired_lease_is_taken_over(
         self, store: LeaseStore, key: str, pass_time: PassTime
     ) -> None:

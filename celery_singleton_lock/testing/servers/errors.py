@@ -3,6 +3,7 @@
 RuntimeError
  +-- ServerMissing   the program is not on this machine
  +-- ServerFailed    the program was started and did not become ready
+      +-- ServerNotPrepared    not even its data could be made
 """
 
 from __future__ import annotations
@@ -37,3 +38,7 @@ class ServerFailed(RuntimeError):
         """Whether the server gave up because its port was in use."""
         log = self.log.lower()
         return "address already in use" in log or "eaddrinuse" in log
+
+
+class ServerNotPrepared(ServerFailed):
+    """The program that makes a server's data failed, or took too long."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self, TypeVar
 
-from .errors import ServerFailed
+from .errors import ServerFailed, ServerNotPrepared
 from .launch import Command, launch, run
 from .ports import free_port
 from .process_tree import all_stopped, any_alive, descendants, send_signal
@@ -205,9 +205,9 @@ class Server(ABC):
         try:
             status = run(command, log=self._log_path, directory=self.directory, timeout_s=limit_s)
         except subprocess.TimeoutExpired as error:
-            raise self._failure(f"could not be prepared by {tool} in {limit_s:g} s") from error
+            raise self._not_prepared(f"could not be prepared by {tool} in {limit_s:g} s") from error
         if status != 0:
-            raise self._failure(f"could not be prepared: {tool} exited with {status}")
+            raise self._not_prepared(f"could not be prepared: {tool} exited with {status}")
 
     def _log(self) -> str:
         with self._log_path.open("rb") as log:
@@ -216,6 +216,10 @@ class Server(ABC):
 
     def _failure(self, reason: str) -> ServerFailed:
         return ServerFailed(self.kind, reason, self.log_tail())
+
+    def _not_prepared(self, reason: str) -> ServerFailed:
+        # These end with advice, a screen of it: what went wrong stands above.
+        return ServerNotPrepared(self.kind, reason, self.log_tail(3 * _LOG_LINES_SHOWN))
 
     # Inside
 
@@ -227,7 +231,8 @@ class Server(ABC):
         return self._log_path.stat().st_size
 
     def _start_anew(self) -> None:
-        # Retried because between the choice of a free port and its use others may take it.
+        # Retried because between the choice of a free port and its use others may take it, and once
+        # because MariaDB's tool fails now and then on a busy machine.
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
                 self._open_directory()
@@ -237,7 +242,8 @@ class Server(ABC):
             except BaseException as error:
                 self.stop()
                 taken = isinstance(error, ServerFailed) and error.port_was_taken
-                if not taken or attempt == _PORT_ATTEMPTS:
+                may_pass = taken or (isinstance(error, ServerNotPrepared) and attempt == 1)
+                if not may_pass or attempt == _PORT_ATTEMPTS:
                     raise
 
     def _open_directory(self) -> None:
