@@ -16,9 +16,11 @@ from .leases import (
     BareLocks,
     Chapter,
     Effort,
+    NotMeasured,
     acquire_and_release,
     batch_questions,
     batch_subjects,
+    move_to_another_core,
 )
 from .measure import Answer, Contest, Question, Subject
 
@@ -48,7 +50,7 @@ def one_lease(effort: Effort) -> Iterator[Answer]:
         yield from Contest(subjects, questions, effort.rounds // 2).decide()
 
 
-def batches(effort: Effort) -> Iterator[Answer]:
+def batches(effort: Effort) -> Iterator[Answer | NotMeasured]:
     """Each node as far away as the server of the other batches, and on this host."""
     with ExitStack() as stack:
         servers = [stack.enter_context(RedisServer()) for _ in range(NODES)]
@@ -60,6 +62,12 @@ def batches(effort: Effort) -> Iterator[Answer]:
         questions = batch_questions(f"{DISTANCE_S * 1_000:g} ms away", at_most=0.1)
         yield from Contest(batch_subjects(far, 10), questions, effort.batch_rounds).decide()
         near = stack.enter_context(closing(open_store([server.url for server in servers])))
-        subjects = batch_subjects(near, 100)
-        questions = batch_questions("on the same host", at_most=0.1)
-        yield from Contest(subjects, questions, effort.batch_rounds).decide()
+        # No promise: client and nodes take turns here, so nobody ever waits for a round trip.
+        questions = batch_questions("same host, one core for all")
+        yield from Contest(batch_subjects(near, 100), questions, effort.batch_rounds).decide()
+        where = "same host, a core for the nodes"
+        if all(move_to_another_core(server) for server in servers):
+            questions = batch_questions(where, at_most=0.1)
+            yield from Contest(batch_subjects(near, 100), questions, effort.batch_rounds).decide()
+        else:
+            yield NotMeasured(where, "there is one core, or no way to choose it")

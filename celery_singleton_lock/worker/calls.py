@@ -33,8 +33,6 @@ def apply_unique(
     is_call = not isinstance(options.get("producer"), Recorder)  # what goes to the outbox may never be
     if app.conf.task_always_eager or options.get("retries") or _is_in_canvas(options) or not is_call:
         return Task.apply_async(task, args, kwargs, task_id=task_id, **options)
-    if task.typing:
-        task.__header__(*(args or ()), **(kwargs or {}))
     run = task_id or uuid()
     parts = parts_of(app)
     lease = _claim(task, args or (), kwargs or {}, run, parts)
