@@ -334,7 +334,7 @@ class Attempt:
 
     def _finish_well(self) -> None:
         execution, parts = self._execution, self._parts
-        assert execution is not None  # noqa: S101 - for the type checker
+        assert execution is not None  # nosec B101 # noqa: S101 - for the type checker
         if parts is None or not parts.endings.is_open:
             self._finish(SUCCEEDED)
             return
