@@ -126,6 +126,21 @@ class Engine:
         """The store's time; None before the store was reached."""
         return self._company.now() if self._company.is_met else None
 
+    @property
+    def is_newest(self) -> bool:
+        """Whether no other replica that lives has started later: its definitions count."""
+        return self._company.is_newest
+
+    @property
+    def revision(self) -> int:
+        """How far it has read the book: a larger one means that somebody said something."""
+        return self._read_to
+
+    def entries(self) -> list[tuple[PlannedEntry, Paused | None]]:
+        """All but jobs, as this replica knows them. May be called by other threads."""
+        entries = [entry for entry in list(self._entries.values()) if not entry.is_job]
+        return [(entry, self._pauses.get(entry.name)) for entry in entries]
+
     def tick(self) -> float:
         """Do all that is due now; return the seconds until something may be due again."""
         try:

@@ -73,6 +73,10 @@ class Company:
         """Our rank for what is named so: 0 acts first."""
         return rank(self.name, self.members, name)
 
+    @property
+    def is_newest(self) -> bool:
+        return bool(self.name) and self.name == max(self.members, key=_age, default="")
+
     def has_started_since(self, started: int) -> bool:
         """Whether a replica lives that started at that time or later."""
         return any(started_of(member) >= started for member in self.members)
@@ -82,6 +86,10 @@ def started_of(member: str) -> int:
     """When a member of the company started; 0 if its name does not tell."""
     _, _, started = member.rpartition("@")
     return int(started) if started.isdecimal() else 0
+
+
+def _age(member: str) -> tuple[int, str]:
+    return started_of(member), member
 
 
 def rank(replica: str, members: Sequence[str], entry: str) -> int:

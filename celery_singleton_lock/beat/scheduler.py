@@ -33,6 +33,8 @@ from .roster import Roster
 if TYPE_CHECKING:
     from celery_singleton_lock.recovery.outbox.thread import RelayThread
 
+    from .showing import Showing
+
 logger = logging.getLogger(__name__)
 
 _AFTER_A_BUG: Final = 1.0
@@ -58,6 +60,7 @@ class SingletonSchedulerMixin:
         self._publisher: Publisher | None = None
         self._roster: Roster | None = None
         self._relay: RelayThread | None = None
+        self._showing: Showing | None = None
         self._is_ticking = False
         self._is_closing = False
         self._cannot_read = False
@@ -114,6 +117,9 @@ class SingletonSchedulerMixin:
         super().close()  # type: ignore[misc]
 
     def _close(self) -> None:
+        showing, self._showing = self._showing, None
+        if showing is not None:
+            showing.stop()
         engine, self._engine = self._engine, None
         publisher, self._publisher = self._publisher, None
         if engine is not None:
@@ -197,6 +203,7 @@ class SingletonSchedulerMixin:
             self._engine = self._new_engine(self._roster, self._publisher)
             self._engine.follow(map(self.plan_entry, schedule.values()))
             self._start_relay()
+            self._start_showing(self._engine, self._roster)
         elif self._roster.static is not schedule:
             self._roster.static = schedule
             self._engine.follow(map(self.plan_entry, schedule.values()))
@@ -217,6 +224,23 @@ class SingletonSchedulerMixin:
 
             self._relay = RelayThread(self.app, settings)
             self._relay.start()
+
+    def _start_showing(self, engine: Engine, roster: Roster) -> None:
+        """Where there is a ledger: it has the schedule in a table, too."""
+        if self._showing is None and self._settings.database_url is not None:
+            from celery_singleton_lock.ledger import required_ledger_of
+
+            from .showing import Showing
+
+            self._showing = Showing(
+                required_ledger_of(self.app),
+                self._listeners,
+                app_name=self.app.main or "",
+                replica=self._replica,
+                engine=engine,
+                entry_of=roster.entry_of,
+            )
+            self._showing.start()
 
     def _new_engine(self, roster: Roster, publisher: Publisher) -> Engine:
         settings = self._settings

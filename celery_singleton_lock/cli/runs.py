@@ -20,9 +20,10 @@ SHOWN_BY_DEFAULT: Final = 50
 LOOKED_BACK: Final = timedelta(days=1)
 """For gaps, where there is no run to be seen."""
 STATUSES: Final = (
-    "missed", "published", "running", "retrying", "skipped", "succeeded", "failed", "dead",
+    "due", "missed", "published", "running", "retrying", "skipped", "succeeded", "failed", "dead",
 )  # fmt: skip
 COLOURS: Final = {
+    "due": "yellow",
     "missed": "magenta",
     "published": "cyan",
     "running": "blue",

@@ -45,6 +45,15 @@ class SlotsPublished(Fact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlotsDue(Fact):
+    """Their time has come, and they are not published yet: something is in the way. Told some seconds
+    later, and not of slots that are published at once."""
+
+    runs: tuple[RunName, ...]
+    replica: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotMissed(Fact):
     """It was not published, and will not be: "too old" for the catch-up rule, or "refused"."""
 

@@ -16,7 +16,7 @@ from .asking import Asking
 from .history import LEASE_LOST, Bucket, Found, Query, RunSeen
 
 MOST_COUNTED: Final = 10_000
-_STATUS_OF: Final = {Status.PUBLISHED: "waiting"}
+_STATUS_OF: Final = {Status.DUE: "waiting", Status.PUBLISHED: "waiting"}
 _BEGAN: Final = {"running", "retrying", "succeeded", "failed", "dead"}
 _LOST: Final = "lost"
 

@@ -25,6 +25,7 @@ LONGEST_ERROR: Final = 4000
 class Status(StrEnum):
     """Where a run stands."""
 
+    DUE = "due"
     MISSED = "missed"
     PUBLISHED = "published"
     RUNNING = "running"
@@ -42,6 +43,7 @@ LETTER_DUE_REASON: Final = "letter due"
 """Why a run failed that is not yet among the dead letters, and will be."""
 
 _STEPS: Final = {
+    Status.DUE: -1,
     Status.MISSED: 0,
     Status.PUBLISHED: 1,
     Status.RUNNING: 2,
@@ -167,6 +169,9 @@ def _updates(fact: facts.Fact) -> Iterator[RunUpdate]:
         case facts.SlotsPublished(runs=runs):
             for run in runs:
                 yield RunUpdate(run, at, Status.PUBLISHED, _stage(Status.PUBLISHED), published_at=at)
+        case facts.SlotsDue(runs=runs):
+            for run in runs:
+                yield RunUpdate(run, at, Status.DUE, _stage(Status.DUE))
         case facts.SlotMissed(run=run, reason=reason):
             yield RunUpdate(run, at, Status.MISSED, _stage(Status.MISSED), reason=reason)
         case facts.RunPublishedAgain(run=run, fence=fence, worker=worker):

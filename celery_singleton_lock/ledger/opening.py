@@ -76,6 +76,10 @@ class Ledger:
         """`write`, for what changes nothing and keeps nobody waiting."""
         return self._transact(work, reads_only=True)
 
+    def with_timeout(self, timeout: timedelta) -> Ledger:
+        """The same ledger, with connections of its own, for work that takes longer. Close it."""
+        return Ledger(self.database.url, prefix=self.prefix, timeout=timeout)
+
     def close(self) -> None:
         """Close the connections of this process."""
         self.database.close()

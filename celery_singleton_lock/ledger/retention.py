@@ -36,6 +36,8 @@ class Pruning:
     EVERY: Final = timedelta(minutes=10)
     PAUSE_S: Final = 0.02
     """Between two transactions: others write, too."""
+    PATIENCE: Final = timedelta(minutes=2)
+    """To find the oldest of ten million that may stay, a database counts for some seconds."""
 
     def __init__(self, ledger: Ledger, retention: Retention) -> None:
         self._ledger = ledger
@@ -56,6 +58,20 @@ class Pruning:
 
     def prune(self) -> int:
         """Remove all that is to go now; return how many runs that were."""
+        patient = self._ledger.with_timeout(self.PATIENCE)
+        try:
+            return _Pruner(patient, self._retention, self.PAUSE_S).prune()
+        finally:
+            patient.close()
+
+
+class _Pruner:
+    def __init__(self, ledger: Ledger, retention: Retention, pause_s: float) -> None:
+        self._ledger = ledger
+        self._retention = retention
+        self._pause_s = pause_s
+
+    def prune(self) -> int:
         now = datetime.now(UTC)
         oldest = now - max(self._retention.keep_for, self._retention.remember_for)
         boundary = self._boundary(now)
@@ -106,4 +122,4 @@ class Pruning:
             total += removed
             if removed < CHUNK:
                 return total
-            time.sleep(self.PAUSE_S)
+            time.sleep(self._pause_s)

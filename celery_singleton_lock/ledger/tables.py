@@ -10,7 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from .columns import Digest, LongText, Name, Number, RowId, Seconds, Time, Word
+from .columns import Digest, Flag, LongText, Name, Number, RowId, Seconds, Time, Word
 
 TABLE_PREFIX: Final = "singleton_"
 
@@ -55,6 +55,26 @@ class LedgerRow(Base):
 
     name: Mapped[Word] = mapped_column(primary_key=True)
     created_at: Mapped[Time]
+
+
+class ScheduleRow(Base):
+    """The schedule, for those who ask in SQL. A copy: what beat goes by is in the lease store."""
+
+    __tablename__ = TABLE_PREFIX + "schedule"
+    __table_args__: Any = (MYSQL,)
+
+    prefix: Mapped[Name] = mapped_column(primary_key=True)
+    app: Mapped[Name] = mapped_column(primary_key=True)
+    entry: Mapped[Name] = mapped_column(primary_key=True)
+    task: Mapped[Name]
+    schedule: Mapped[LongText]
+    is_added: Mapped[Flag]
+    is_paused: Mapped[Flag]
+    paused_by: Mapped[Name | None]
+    paused_why: Mapped[LongText | None]
+    last_slot: Mapped[Time | None]
+    next_slot: Mapped[Time | None]
+    changed_at: Mapped[Time]
 
 
 class RunRow(Base):
