@@ -6,9 +6,9 @@ import itertools
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from celery import Celery
 from celery.beat import ScheduleEntry
@@ -22,9 +22,9 @@ from celery_singleton_lock.beat.publisher import Publisher
 from celery_singleton_lock.beat.slots import Grid, grid_of
 from celery_singleton_lock.testing.servers import RedisServer
 
-from . import first_tick, replicas, two_replicas
-from .leases import Chapter
-from .measure import Answer, Contest, Question, Subject, against_target, answer
+from . import first_tick, promises, replicas, two_replicas
+from .chapters import Chapter, Pace
+from .measure import Answer, Contest, Subject, against_bound, answer, promised
 from .round_trips import RoundTrips, counted_round_trips
 from .simulation import simulate
 
@@ -34,7 +34,6 @@ EVERY = timedelta(days=1)
 """Long enough that no second slot becomes due while the first one waits to be measured."""
 RULE = CatchUpRule("all", 2 * EVERY, 2 * EVERY)
 SIMULATED_REPLICAS = 50
-CLAIMS_A_SLOT = 1.2
 _numbers = itertools.count()
 
 
@@ -52,7 +51,7 @@ class Effort:
     lag_s: float
 
 
-FULL = Effort(
+FULL: Final = Effort(
     burst_rounds=5,
     shared_rounds=3,
     shared_entries=ENTRIES,
@@ -62,7 +61,8 @@ FULL = Effort(
     idle_s=20,
     lag_s=60,
 )
-QUICK = Effort(
+USUAL: Final = replace(FULL, burst_rounds=3, shared_rounds=2, static_rounds=1, idle_s=10, lag_s=30)
+QUICK: Final = Effort(
     burst_rounds=1,
     shared_rounds=1,
     shared_entries=1_000,
@@ -74,7 +74,11 @@ QUICK = Effort(
 )
 
 
-def chapters(effort: Effort) -> Iterator[Chapter]:
+EFFORTS: Final[Mapping[Pace, Effort]] = {"quick": QUICK, "usual": USUAL, "full": FULL}
+
+
+def chapters(pace: Pace) -> Iterator[Chapter]:
+    effort = EFFORTS[pace]
     yield (
         f"beat: {ENTRIES:,} crontab entries due at one instant; times are of one entry",
         bursts(effort.burst_rounds),
@@ -112,7 +116,7 @@ def bursts(rounds: int) -> Iterator[Answer]:
                 "beat": Subject(beat.publish_all_due, items_per_call=ENTRIES),
                 "loop": Subject(loop.send_all, items_per_call=ENTRIES),
             },
-            [Question("published, leases included, to send_task", "beat", "loop", at_most=0.5)],
+            [promised(promises.BURST, "beat", "loop")],
             rounds,
         )
         yield from contest.decide(repeats=0)
@@ -124,7 +128,7 @@ def round_trips(app: Celery, server: RedisServer) -> Answer:
     beat = Beat(app, server, 1)
     with counted_round_trips() as trips:
         beat.publish_all_due(trips)
-    question = Question("round trips to the store, to one an entry", "trips", "entries", at_most=0.002)
+    question = promised(promises.BURST_ROUND_TRIPS, "trips", "entries")
     return answer(question, {"trips": [trips.count], "entries": [ENTRIES]}, "round trips")
 
 
@@ -132,9 +136,7 @@ def simulated(entries: int) -> Iterator[Answer]:
     outcome = simulate(replicas=SIMULATED_REPLICAS, entries=entries, slots_each=1)
     if outcome.published != outcome.slots or outcome.copies:
         raise AssertionError(f"lost or repeated: {outcome}")
-    yield against_target(
-        "requests for a lease", [outcome.claims_a_slot], CLAIMS_A_SLOT, "claims a slot"
-    )
+    yield against_bound(promises.CLAIMS, [outcome.claims_a_slot])
 
 
 class Beat:

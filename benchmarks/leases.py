@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from redis import Redis
 
@@ -30,7 +30,10 @@ from celery_singleton_lock.testing.servers import (
     TcpProxy,
 )
 
-from .measure import Answer, Contest, Question, Subject, answer
+from . import promises
+from .chapters import Chapter, NotMeasured, Pace
+from .measure import Answer, Contest, Question, Subject, answer, promised
+from .promises import Promise
 from .round_trips import counted_round_trips
 
 Client = Any  # redis-py is mostly untyped.
@@ -57,21 +60,16 @@ class Effort:
     batch_rounds: int
 
 
-FULL = Effort(rounds=300, batch_rounds=30)
-QUICK = Effort(rounds=30, batch_rounds=3)
+EFFORTS: Final[Mapping[Pace, Effort]] = {
+    "quick": Effort(rounds=30, batch_rounds=3),
+    "usual": Effort(rounds=150, batch_rounds=15),
+    "full": Effort(rounds=300, batch_rounds=30),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class NotMeasured:
-    name: str
-    reason: str
-
-
-Chapter = tuple[str, Iterator[Answer | NotMeasured]]
-
-
-def chapters(server: RedisServer, effort: Effort) -> Iterator[Chapter]:
+def chapters(server: RedisServer, pace: Pace) -> Iterator[Chapter]:
     """Every contest under its title, each measured when it is asked for."""
+    effort = EFFORTS[pace]
     yield "acquire + release of one lease", one_lease(server, effort)
     yield f"{BATCH:,} leases in one call; times are of one lease", batches(server, effort)
     yield f"renewing {BATCH:,} live leases", renewals(server, effort)
@@ -90,7 +88,7 @@ def one_lease(server: RedisServer, effort: Effort) -> Iterator[Answer]:
             "redis-py": Subject(lambda: lock_by_redis_py(client, "redis-py"), calls=20),
         }
         questions = [
-            Question("ours, to bare SET NX and EVALSHA", "ours", "bare", at_most=1.25),
+            promised(promises.LEASE, "ours", "bare"),
             Question("ours, to redis-py's Lock", "ours", "redis-py"),
             Question("redis-py's Lock, to bare SET NX and EVALSHA", "redis-py", "bare"),
         ]
@@ -155,18 +153,18 @@ def batches(server: RedisServer, effort: Effort) -> Iterator[Answer | NotMeasure
         proxy.delay(DISTANCE_S)
         with closing(open_store(f"redis://127.0.0.1:{proxy.port}/0")) as store:
             subjects = batch_subjects(store, 10)
-            questions = batch_questions(f"{DISTANCE_S * 1_000:g} ms away", at_most=0.1)
+            questions = promised_of_batches(promises.BATCH_AFAR, promises.BATCH_AFAR_BOTH)
             yield from Contest(subjects, questions, effort.batch_rounds).decide()
     with RedisServer() as apart, closing(open_store(apart.url)) as store:
         if move_to_another_core(apart):
             contest = Contest(
                 batch_subjects(store, 100),
-                batch_questions("same host, a core each", at_most=0.1),
+                promised_of_batches(promises.BATCH_NEAR, promises.BATCH_NEAR_BOTH),
                 effort.batch_rounds,
             )
             yield from contest.decide()
         else:
-            yield NotMeasured("same host, a core each", "there is one core, or no way to choose it")
+            yield NotMeasured(promises.BATCH_NEAR.name, "there is one core, or no way to choose it")
     with closing(open_store(server.url)) as store, Redis.from_url(server.url) as client:
         bare = BareLocks(client)
         subjects = batch_subjects(store, 100) | {
@@ -175,16 +173,17 @@ def batches(server: RedisServer, effort: Effort) -> Iterator[Answer | NotMeasure
         }
         questions = [
             # No promise: client and server take turns here, so nobody ever waits for a round trip.
-            *batch_questions("same host, one core for both"),
+            Question("same host, one core for both: acquire", "all", "each"),
+            Question("same host, one core for both: with release", "both of all", "both of each"),
             Question("bare redis-py there: pipeline, to one by one", "bare all", "bare each"),
         ]
         yield from Contest(subjects, questions, effort.batch_rounds).decide()
 
 
-def batch_questions(where: str, at_most: float | None = None) -> list[Question]:
+def promised_of_batches(acquire_alone: Promise, with_release: Promise) -> list[Question]:
     return [
-        Question(f"{where}: acquire", "all", "each", at_most=at_most),
-        Question(f"{where}: with release", "both of all", "both of each", at_most=at_most),
+        promised(acquire_alone, "all", "each"),
+        promised(with_release, "both of all", "both of each"),
     ]
 
 
@@ -248,7 +247,7 @@ def round_trips(store: LeaseStore, leases: Sequence[Lease]) -> Answer:
     with counted_round_trips() as apart:
         for lease in leases:
             store.renew([lease])
-    question = Question("round trips of one call, to one by one", "all", "each", at_most=1 / BATCH)
+    question = promised(promises.RENEWAL, "all", "each")
     return answer(question, {"all": [together.count], "each": [apart.count]}, "round trips")
 
 

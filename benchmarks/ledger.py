@@ -6,7 +6,7 @@ import gc
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -18,11 +18,11 @@ from celery_singleton_lock.ledger.happenings import Status
 from celery_singleton_lock.ledger.queries import Filter, Queries
 from celery_singleton_lock.testing.servers import PostgresServer, RedisServer, ServerMissing
 
-from .leases import Chapter, NotMeasured
-from .measure import Answer, Question, against_target, answer, until_kept
+from . import promises
+from .chapters import Chapter, NotMeasured, Pace
+from .measure import Answer, against_bound, answer, promised, until_kept
 from .worker import bench_app, drain, fill
 
-LISTING_S: Final = 0.05
 PREFIX: Final = "bench"
 FILL = """
     INSERT INTO singleton_runs (prefix, run_id, task, entry, slot, due_at, status, stage, attempt,
@@ -44,11 +44,15 @@ class Effort:
     listings: int
 
 
-FULL = Effort(tasks=5_000, rounds=3, rows=1_000_000, listings=100)
-QUICK = Effort(tasks=200, rounds=1, rows=20_000, listings=10)
+EFFORTS: Final[Mapping[Pace, Effort]] = {
+    "quick": Effort(tasks=200, rounds=1, rows=20_000, listings=10),
+    "usual": Effort(tasks=2_000, rounds=3, rows=1_000_000, listings=40),
+    "full": Effort(tasks=5_000, rounds=3, rows=1_000_000, listings=100),
+}
 
 
-def chapters(effort: Effort) -> Iterator[Chapter]:
+def chapters(pace: Pace) -> Iterator[Chapter]:
+    effort = EFFORTS[pace]
     yield f"history: {effort.tasks:,} tasks that do nothing; times are of one task", kept(effort)
     yield f"listing {effort.rows:,} runs on PostgreSQL; times are the 95th percentile", listed(effort)
 
@@ -67,8 +71,7 @@ def kept(effort: Effort) -> Iterator[Answer | NotMeasured]:
                             more = {"LEDGER": database.url} if name == "on" else {}
                             took = drain(broker, place, queue, "prefork -c2", effort.tasks, **more)
                             samples[name].append(took)
-                    question = Question("history on, to history off", "on", "off", at_most=1.1)
-                    return [answer(question, samples)]
+                    return [answer(promised(promises.HISTORY, "on", "off"), samples)]
 
                 yield from until_kept(measure, repeats=1 if effort.rounds > 1 else 0)
     except ServerMissing as missing:
@@ -85,7 +88,7 @@ def listed(effort: Effort) -> Iterator[Answer | NotMeasured]:
                 connection.execution_options(isolation_level="AUTOCOMMIT")
                 connection.execute(sa.text("VACUUM ANALYZE singleton_runs"))
             for name, ask in questions(Queries(ledger)).items():
-                yield against_target(name, [percentile(ask, effort.listings)], LISTING_S, "seconds")
+                yield against_bound(promises.LISTINGS[name], [percentile(ask, effort.listings)])
                 ensure_indexed(ledger, name, ask)
     except ServerMissing as missing:
         yield NotMeasured("listing", str(missing))

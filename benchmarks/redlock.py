@@ -10,24 +10,26 @@ from redis import Redis
 from celery_singleton_lock import open_store
 from celery_singleton_lock.testing.servers import RedisServer, TcpProxy
 
+from . import promises
+from .chapters import Chapter, NotMeasured, Pace
 from .leases import (
     BATCH,
     DISTANCE_S,
+    EFFORTS,
     BareLocks,
-    Chapter,
     Effort,
-    NotMeasured,
     acquire_and_release,
-    batch_questions,
     batch_subjects,
     move_to_another_core,
+    promised_of_batches,
 )
-from .measure import Answer, Contest, Question, Subject
+from .measure import Answer, Contest, Question, Subject, promised
 
 NODES = 5
 
 
-def chapters(effort: Effort) -> Iterator[Chapter]:
+def chapters(pace: Pace) -> Iterator[Chapter]:
+    effort = EFFORTS[pace]
     yield f"acquire + release of one lease, over {NODES} nodes", one_lease(effort)
     yield f"{BATCH:,} leases in one call, over {NODES} nodes; times are of one lease", batches(effort)
 
@@ -44,7 +46,7 @@ def one_lease(effort: Effort) -> Iterator[Answer]:
             "bare": Subject(lambda: bare.lock_and_unlock("bare"), calls=20),
         }
         questions = [
-            Question("to bare SET NX and EVALSHA on one", "quorum", "bare", at_most=5),
+            promised(promises.QUORUM_LEASE, "quorum", "bare"),
             Question("to ours on one", "quorum", "single"),
         ]
         yield from Contest(subjects, questions, effort.rounds // 2).decide()
@@ -59,15 +61,17 @@ def batches(effort: Effort) -> Iterator[Answer | NotMeasured]:
             proxy.delay(DISTANCE_S)
         urls = [f"redis://127.0.0.1:{proxy.port}/0" for proxy in proxies]
         far = stack.enter_context(closing(open_store(urls)))
-        questions = batch_questions(f"{DISTANCE_S * 1_000:g} ms away", at_most=0.1)
+        questions = promised_of_batches(promises.QUORUM_AFAR, promises.QUORUM_AFAR_BOTH)
         yield from Contest(batch_subjects(far, 10), questions, effort.batch_rounds).decide()
         near = stack.enter_context(closing(open_store([server.url for server in servers])))
         # No promise: client and nodes take turns here, so nobody ever waits for a round trip.
-        questions = batch_questions("same host, one core for all")
+        questions = [
+            Question("same host, one core for all: acquire", "all", "each"),
+            Question("same host, one core for all: with release", "both of all", "both of each"),
+        ]
         yield from Contest(batch_subjects(near, 100), questions, effort.batch_rounds).decide()
-        where = "same host, a core for the nodes"
         if all(move_to_another_core(server) for server in servers):
-            questions = batch_questions(where, at_most=0.1)
+            questions = promised_of_batches(promises.QUORUM_NEAR, promises.QUORUM_NEAR_BOTH)
             yield from Contest(batch_subjects(near, 100), questions, effort.batch_rounds).decide()
         else:
-            yield NotMeasured(where, "there is one core, or no way to choose it")
+            yield NotMeasured(promises.QUORUM_NEAR.name, "there is one core, or no way to choose it")

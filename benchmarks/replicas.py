@@ -9,24 +9,26 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from redis import Redis
+
 from celery_singleton_lock.testing.servers import RedisServer
 
-from .leases import NotMeasured
-from .measure import Answer, against_target
+from . import promises
+from .chapters import NotMeasured
+from .measure import Answer, against_bound
 
 REPLICAS = 3
 IDLE_ENTRIES = 10_000
 BUSY_ENTRIES = 1_000
-CPU_PERCENT = 0.5
-COMMANDS_A_SECOND = 5.0
-LAG_S = 0.150
 
 IDLE_CONFIG = f"""
     import time
@@ -50,7 +52,7 @@ BUSY_CONFIG = f"""
 def idle(seconds: float) -> Iterator[Answer | NotMeasured]:
     """The commands are those that all of them send, without what scripts call."""
     if not Path("/proc/self/stat").exists():
-        yield NotMeasured("CPU and commands", "there is no /proc")
+        yield NotMeasured(promises.IDLE_CPU.name, "there is no /proc")
         return
     with RedisServer() as locks, RedisServer() as broker, beats(IDLE_CONFIG, broker, locks) as pids:
         until_all_are_known(locks, IDLE_ENTRIES)
@@ -59,10 +61,8 @@ def idle(seconds: float) -> Iterator[Answer | NotMeasured]:
         commands = commands_of(locks, seconds)
         took = time.monotonic() - began
         shares = [100 * (cpu_seconds(pid) - was) / took for pid, was in zip(pids, before, strict=True)]
-    yield against_target("CPU of the busiest idle replica", [max(shares)], CPU_PERCENT, "% of a core")
-    yield against_target(
-        f"commands of {REPLICAS} idle replicas", [commands / took], COMMANDS_A_SECOND, "commands/s"
-    )
+    yield against_bound(promises.IDLE_CPU, [max(shares)])
+    yield against_bound(promises.IDLE_COMMANDS, [commands / took])
 
 
 def dispatch_lag(seconds: float) -> Iterator[Answer]:
@@ -71,13 +71,13 @@ def dispatch_lag(seconds: float) -> Iterator[Answer]:
         until_all_are_known(locks, BUSY_ENTRIES)
         time.sleep(2)
         lags = lags_of(broker, seconds)
-    p99 = statistics.quantiles(lags, n=100)[-1]
-    name = f"p99 of the lag of {len(lags):,} slots on {REPLICAS} replicas"
-    yield against_target(name, [p99], LAG_S, "seconds")
+    yield against_bound(promises.LAG, [statistics.quantiles(lags, n=100)[-1]])
 
 
 @contextmanager
-def beats(config: str, broker: RedisServer, locks: RedisServer) -> Iterator[list[int]]:
+def beats(
+    config: str, broker: RedisServer, locks: RedisServer, count: int = REPLICAS
+) -> Iterator[list[int]]:
     """Real ones, by the command line; their pids."""
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "proj.py").write_text(
@@ -99,7 +99,7 @@ def beats(config: str, broker: RedisServer, locks: RedisServer) -> Iterator[list
         started: list[subprocess.Popen[bytes]] = []
         try:
             with on_all_cores():
-                for _ in range(REPLICAS):
+                for _ in range(count):
                     started.append(
                         subprocess.Popen(
                             command,
@@ -145,11 +145,18 @@ def cpu_seconds(pid: int) -> float:
 
 
 def commands_of(server: RedisServer, seconds: float) -> int:
-    client: Any = server.connect()
-    count, until = 0, time.monotonic() + seconds
-    with client.monitor() as monitor:
-        while time.monotonic() < until:
-            count += monitor.next_command()["client_type"] != "lua"
+    """Without those that scripts call, and without our own."""
+    mark = uuid.uuid4().hex
+    with Redis.from_url(server.url) as ours, Redis.from_url(server.url, socket_timeout=None) as other:
+        ours.ping()  # connecting takes commands, too
+        watching: Any = other.monitor()
+        end = threading.Timer(seconds, lambda: ours.echo(mark))
+        count = 0
+        with watching as monitor:
+            end.start()
+            while mark not in (seen := monitor.next_command())["command"]:
+                count += seen["client_type"] != "lua"
+        end.join()
     return count
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from .measure import Answer, Spread, Unit
+from .measure import Answer, Spread
+from .promises import Unit
 
-_LINE = "  {:<47} {:>20} {:>20} {:>22}  {}"
+_LINE = "  {:<53} {:>20} {:>20} {:>22}  {}"
 HEADING = _LINE.format("", "measured", "against", "ratio", "promise").rstrip()
 
 
@@ -20,7 +21,7 @@ def row_of(answer: Answer) -> str:
 
 def quantity(spread: Spread, unit: Unit) -> str:
     if unit == "round trips":
-        return f"{spread.median:,.0f}"
+        return f"{spread.median:,.{0 if spread.median >= 10 else 1}f}"
     if unit == "bytes":
         return f"{with_quartiles(spread, 1 / 2**20)} MB"
     if unit != "seconds":
@@ -46,7 +47,7 @@ def outcome(answer: Answer) -> str:
     promised, tries = answer.question.at_most, len(answer.tries)
     if promised is None:
         return ""
-    word = "kept" if answer.is_kept else "MISSED"
+    word = "kept" if answer.is_kept else "missed, as known" if answer.is_known_miss else "MISSED"
     if tries == 1:
         return f"≤ {promised:g} {word}"
     medians = ", ".join(digits(each) for each in answer.tries)

@@ -19,24 +19,20 @@ from celery import Celery
 
 from celery_singleton_lock.testing.servers import RedisServer
 
-from .leases import Chapter
-from .measure import Answer, Contest, Question, Subject, against_target, answer, until_kept
+from . import promises
+from .chapters import Chapter, Pace
+from .measure import Answer, Contest, Subject, against_bound, answer, promised, until_kept
 from .replicas import on_all_cores
 
-ROUND_TRIPS: Final = 2
 APP = """
     import os
 
     from celery import Celery
 
-    from celery_singleton_lock import SingletonTask
-
     app = Celery(
         "bench", broker=os.environ["BROKER"], backend=os.environ["BROKER"], set_as_current=False
     )
     app.conf.task_ignore_result = bool(os.environ.get("IGNORE_RESULTS"))
-    app.conf.singleton_lock_url = os.environ["LOCKS"]
-    app.conf.singleton_database_url = os.environ.get("LEDGER")
 
 
     def noop(number):
@@ -46,6 +42,12 @@ APP = """
     late = {"acks_late": True, "reject_on_worker_lost": True}
     own = {"shared": False}
     app.task(name="plain", **late, **own)(noop)
+"""
+OURS = """
+    from celery_singleton_lock import SingletonTask
+
+    app.conf.singleton_lock_url = os.environ["LOCKS"]
+    app.conf.singleton_database_url = os.environ.get("LEDGER")
     app.task(name="ours", base=SingletonTask, **own)(noop)
     app.task(name="joined", base=SingletonTask, on_duplicate="join", **own)(noop)
 """
@@ -64,11 +66,15 @@ class Effort:
     call_rounds: int
 
 
-FULL = Effort(tasks=5_000, rounds=3, calls=200, call_rounds=40)
-QUICK = Effort(tasks=200, rounds=1, calls=20, call_rounds=3)
+EFFORTS: Final[Mapping[Pace, Effort]] = {
+    "quick": Effort(tasks=200, rounds=1, calls=20, call_rounds=3),
+    "usual": Effort(tasks=2_000, rounds=2, calls=200, call_rounds=20),
+    "full": Effort(tasks=5_000, rounds=3, calls=200, call_rounds=40),
+}
 
 
-def chapters(effort: Effort) -> Iterator[Chapter]:
+def chapters(pace: Pace) -> Iterator[Chapter]:
+    effort = EFFORTS[pace]
     yield f"worker: {effort.tasks:,} tasks that do nothing; times are of one task", drained(effort)
     yield "client: apply_async; times are of one call", called(effort)
 
@@ -84,17 +90,15 @@ def drained(effort: Effort) -> Iterator[Answer]:
                         queue = fill(app, task, effort.tasks)
                         took = drain(broker, place, queue, pool, effort.tasks, IGNORE_RESULTS=ignored)
                         samples[task].append(took)
-                name = f"{pool}, results {'ignored' if ignored else 'kept'}: to a plain task"
-                return [answer(Question(name, "ours", "plain", at_most=1.15), samples)]
+                promise = promises.TASKS[pool, "ignored" if ignored else "kept"]
+                return [answer(promised(promise, "ours", "plain"), samples)]
 
             yield from until_kept(measure, repeats=1 if effort.rounds > 1 else 0)
         before = scripts_run(locks)
         drain(broker, place, fill(app, "ours", effort.tasks), "solo", effort.tasks)
         trips = (scripts_run(locks) - before) / effort.tasks
         # A round trip more now and then: leases that are renewed, and what is asked at the start.
-        yield against_target(
-            "store round trips of a task", [round(trips, 1)], ROUND_TRIPS, "round trips"
-        )
+        yield against_bound(promises.TASK_ROUND_TRIPS, [round(trips, 1)])
 
 
 def called(effort: Effort) -> Iterator[Answer]:
@@ -103,8 +107,8 @@ def called(effort: Effort) -> Iterator[Answer]:
             name: Subject(Caller(app, name), effort.calls) for name in ("ours", "plain", "joined")
         }
         questions = [
-            Question("SingletonTask to plain", "ours", "plain", at_most=1.02),
-            Question("with on_duplicate to plain", "joined", "plain", at_most=1.3),
+            promised(promises.CALL, "ours", "plain"),
+            promised(promises.CALL_ON_DUPLICATE, "joined", "plain"),
         ]
         yield from Contest(subjects, questions, effort.call_rounds).decide()
 
@@ -120,21 +124,22 @@ class Caller:
 
 
 @contextmanager
-def bench_app(broker: RedisServer, locks: RedisServer) -> Iterator[tuple[Path, Any]]:
-    """The app, here and as a module for workers in the folder."""
+def bench_app(broker: RedisServer, locks: RedisServer, more: str = OURS) -> Iterator[tuple[Path, Any]]:
+    """An app with `plain` tasks and `more`, here and as a module for workers in the folder."""
+    program = textwrap.dedent(APP) + textwrap.dedent(more)
     environment = {"BROKER": broker.url, "LOCKS": locks.url}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        (place / "bench_app.py").write_text(textwrap.dedent(APP))
+        (place / "bench_app.py").write_text(program)
         os.environ.update(environment)
         names: dict[str, Any] = {"__name__": "bench_app"}
-        exec(textwrap.dedent(APP), names)
+        exec(program, names)
         try:
             yield place, names["app"]
         finally:
             names["app"].close()
             for name in environment:
-                del os.environ[name]
+                os.environ.pop(name, None)
 
 
 def fill(app: Any, task: str, count: int) -> str:
@@ -142,7 +147,7 @@ def fill(app: Any, task: str, count: int) -> str:
     queue = f"queue{next(_numbers)}"
     with app.producer_or_acquire() as producer:
         for _ in range(count):
-            app.send_task(task, (next(_numbers),), queue=queue, producer=producer)
+            app.tasks[task].apply_async((next(_numbers),), queue=queue, producer=producer)
     return queue
 
 

@@ -9,19 +9,25 @@ from functools import partial
 
 import pytest
 
+from benchmarks.beside.turns import in_turns
+from benchmarks.chapters import NotMeasured, tell
 from benchmarks.measure import (
     Answer,
     Contest,
     Question,
     Spread,
     Subject,
+    against_bound,
     answer,
+    promised,
     ratio_by_round,
     take_turns,
     until_kept,
 )
+from benchmarks.promises import KNOWN_MISSES, LAG, LEASE, PROMISES, TASK_ROUND_TRIPS, Promise
 from benchmarks.round_trips import RoundTrips, counted_round_trips
 from benchmarks.table import digits, row_of
+from benchmarks.verdict import Verdict
 
 
 class Stopwatch:
@@ -54,7 +60,8 @@ def stopwatch() -> Stopwatch:
 
 
 def answered(ratio: float, at_most: float | None = 1.25) -> Answer:
-    return answer(Question("q", "a", "b", at_most), {"a": [ratio], "b": [1.0]})
+    promise = None if at_most is None else Promise("q", at_most, "leases", "because")
+    return answer(Question("q", "a", "b", promise), {"a": [ratio], "b": [1.0]})
 
 
 # Spreads and ratios
@@ -146,6 +153,94 @@ def test_promise_is_missed_after_the_last_repeat() -> None:
     assert not result.is_kept
     assert result.tries == (1.5, 1.6, 1.7, 1.8)
     assert "MISSED" in row_of(result)
+
+
+def test_known_miss_is_not_measured_again() -> None:
+    known = next(iter(KNOWN_MISSES))
+    question, tries = promised(known, "a", "b"), iter([known.at_most + 1, known.at_most])
+    [result] = until_kept(lambda: [answer(question, {"a": [next(tries)], "b": [1.0]})], repeats=3)
+    assert result.tries == (known.at_most + 1,)
+    assert "missed, as known" in row_of(result)
+
+
+def test_bound_of_a_figure_is_of_the_figure() -> None:
+    assert against_bound(LAG, [LAG.at_most]).is_kept
+    assert not against_bound(LAG, [LAG.at_most * 1.01]).is_kept
+    with pytest.raises(ValueError, match="ratio"):
+        against_bound(LEASE, [1.0])
+
+
+# The regression check
+
+
+def measured(promise: Promise, factor: float) -> Answer:
+    """`factor` times what is promised."""
+    if promise.unit:
+        return against_bound(promise, [promise.at_most * factor])
+    return answer(promised(promise, "a", "b"), {"a": [promise.at_most * factor], "b": [1.0]})
+
+
+def test_all_as_it_is_known_to_be_is_no_regression() -> None:
+    verdict = Verdict.of(measured(each, 1.5 if each in KNOWN_MISSES else 0.9) for each in PROMISES)
+    assert verdict.is_as_known
+    assert set(verdict.missed_as_known) == set(KNOWN_MISSES)
+
+
+@pytest.mark.parametrize(
+    "promise", [each for each in PROMISES if each not in KNOWN_MISSES], ids=lambda each: each.name
+)
+def test_every_new_miss_is_a_regression(promise: Promise) -> None:
+    verdict = Verdict.of(measured(each, 1.01 if each is promise else 0.9) for each in PROMISES)
+    assert not verdict.is_as_known
+    assert verdict.missed == (promise,)
+    assert f"MISSED: {promise.name}" in str(verdict)
+
+
+def test_what_was_not_measured_is_not_kept() -> None:
+    others = [measured(each, 0.9) for each in PROMISES if each is not TASK_ROUND_TRIPS]
+    verdict = Verdict.of([*others, NotMeasured(TASK_ROUND_TRIPS.name, "no server")])
+    assert not verdict.is_as_known
+    assert verdict.not_measured == (TASK_ROUND_TRIPS,)
+
+
+def test_known_miss_that_is_kept_again_is_named() -> None:
+    verdict = Verdict.of(measured(each, 0.9) for each in PROMISES)
+    assert verdict.is_as_known
+    assert set(verdict.kept_again) == set(KNOWN_MISSES)
+
+
+def test_no_two_promises_have_one_name_and_each_miss_has_a_reason() -> None:
+    assert len({each.name for each in PROMISES}) == len(PROMISES)
+    assert set(KNOWN_MISSES) <= set(PROMISES)
+    assert all(len(reason) > 20 for reason in KNOWN_MISSES.values())
+
+
+# What fails
+
+
+def failing() -> Iterator[Answer]:
+    yield answered(1.0)
+    raise OSError("no server\nand a long story")
+
+
+def test_chapter_that_fails_keeps_what_it_had_and_the_next_one_goes_on() -> None:
+    first, second = tell([("one", failing()), ("two", iter([answered(1.1)]))])
+    assert first.results == (answered(1.0), NotMeasured("one", "OSError: no server"))
+    assert second.results == (answered(1.1),)
+
+
+def test_subject_that_breaks_is_a_row_with_the_reason_and_the_others_go_on() -> None:
+    broken, good = in_turns(
+        {"floor": lambda: 2.0, "broken": lambda: 1 / 0, "good": lambda: 3.0}, 3, against="floor"
+    )
+    assert broken == NotMeasured("broken", "ZeroDivisionError: division by zero")
+    assert isinstance(good, Answer)
+    assert good.ratio.median == 1.5
+
+
+def test_nothing_is_measured_against_what_breaks() -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(in_turns({"floor": lambda: 1 / 0, "good": lambda: 3.0}, 3, against="floor"))
 
 
 # Round trips and digits
