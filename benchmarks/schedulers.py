@@ -134,6 +134,9 @@ def main(kind: Kind, scene: str, entries: int, place: Path) -> None:
     app.conf.update(
         singleton_lock_url=os.environ["STORE"],
         redbeat_redis_url=os.environ["STORE"],
+        # Nobody finds what somebody else has left there.
+        singleton_key_prefix=f"bench{os.getpid()}",
+        redbeat_key_prefix=f"bench{os.getpid()}:",
         result_expires=None,
     )
     maker = SCHEDULERS[kind](app, place, entries)

@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from .subjects import Subject
+from .figures import Figure
+from .subjects import BEATS, LOCKS, ONE_BEAT, Subject
 from .theatre import Messages, Theatre, theatre, wait_for
 
-Row = Mapping[str, object]
-Scene = Callable[[Subject], Row]
+Counted = Mapping[Figure, float]
 
 PATIENCE_S: Final = 45.0
 """How long we wait for a tick, or for a lock to be free again."""
 ENTRIES: Final = 8
 STARTING_S: Final = 8.0
+AWAY_S: Final = 2.0
+AFTERWARDS_S: Final = 20.0
+
+CALM: Final = Figure("messages for each that is due, in calm", good=1)
+GAP: Final = Figure("longest gap after the kill", good=0, unit="s", at_most=PATIENCE_S)
+LIVING: Final = Figure("beats that have ended", good=0)
+AROUND: Final = Figure("messages for each that was due, from then to 20 s after", good=1)
+AGAIN: Final = Figure("the job runs again after", good=0, unit="s", at_most=PATIENCE_S)
+AT_ONCE: Final = Figure("at work at the same time", good=1)
 
 
-def beat_is_killed(subject: Subject) -> Row:
+def beat_is_killed(subject: Subject) -> Counted:
     """Two beats, eight entries a second. The one that was there first is killed: -9."""
     with theatre(subject) as stage:
         stage.write_app(entries=ENTRIES)
         messages = Messages(stage.server)
         first = stage.start_beat()
-        messages.listen(20, until=lambda: len(messages.times) >= 2 * ENTRIES)
+        messages.listen(30, until=lambda: len(messages.times) >= 2 * ENTRIES)
         stage.start_beat()
         messages.listen(STARTING_S)
-        calm = count_per_tick(messages, 5.0)
+        calm = per_due(messages, 5.0)
         killed_at = time.time()
         stage.kill(first)
         # All entries come again: some may have been the other one's all the time.
@@ -38,36 +48,38 @@ def beat_is_killed(subject: Subject) -> Row:
         messages.listen(PATIENCE_S, until=lambda: len(messages.times) - before >= 3 * ENTRIES)
         after = messages.times[before:]
         gap = max([b - a for a, b in zip([killed_at, *after], after, strict=False)], default=PATIENCE_S)
-        return {"messages a tick, in calm": round(calm, 2), "longest gap after the kill, s": shown(gap)}
+        return {CALM: round(calm, 2), GAP: round(gap, 1)}
 
 
-def count_per_tick(messages: Messages, seconds: float) -> float:
+def per_due(messages: Messages, seconds: float) -> float:
     """1.0 where each entry is published once a second."""
     before = len(messages.times)
     messages.listen(seconds)
     return (len(messages.times) - before) / (seconds * ENTRIES)
 
 
-def redis_is_away(subject: Subject) -> Row:
-    """Two beats; the server is killed, and comes back with its data two seconds later."""
+def redis_is_away(subject: Subject) -> Counted:
+    """Eight entries a second. The server is killed, and comes back with its data two seconds later."""
     with theatre(subject) as stage:
         stage.write_app(entries=ENTRIES)
-        stage.start_beat()
-        stage.start_beat()
+        for _ in range(subject.replicas):
+            stage.start_beat()
         Messages(stage.server).listen(STARTING_S)
+        began = time.time()
         stage.server.kill()
-        time.sleep(2)
+        time.sleep(AWAY_S)
         stage.server.start()
         messages = Messages(stage.server)
         with suppress(RedisConnectionError):
-            messages.listen(20, until=lambda: len(messages.times) >= 3 * ENTRIES)
+            messages.listen(AFTERWARDS_S)
+        due = (time.time() - began) * ENTRIES
         return {
-            "beats that live on, of 2": stage.living,
-            "messages in the 20 s after": "go on" if len(messages.times) >= 3 * ENTRIES else "none",
+            LIVING: subject.replicas - stage.living,
+            AROUND: round(len(messages.times) / due, 2),
         }
 
 
-def worker_is_killed(subject: Subject) -> Row:
+def worker_is_killed(subject: Subject) -> Counted:
     """A worker is killed in the middle of a job; another one is started, and the job called again."""
     with theatre(subject) as stage:
         stage.write_app()
@@ -77,27 +89,28 @@ def worker_is_killed(subject: Subject) -> Row:
         if helps:
             helps()
         stage.call(5)
-        wait_for(lambda: begun(stage) == 1, 20)
+        if not wait_for(lambda: begun(stage) == 1, 40):
+            raise TimeoutError("the first job did not begin")
         stage.kill(worker)
         killed_at = time.time()
         stage.start_worker("-n", "second@%h")
         stage.call(5)
         is_free = wait_for(lambda: begun(stage) >= 2, PATIENCE_S)
         after = stage.journal[-1][1] - killed_at if is_free else PATIENCE_S
-        return {"the job runs again after, s": shown(after)}
+        return {AGAIN: round(after, 1)}
 
 
-def job_outlives_its_lock(subject: Subject) -> Row:
+def job_outlives_its_lock(subject: Subject) -> Counted:
     """The lock lasts two seconds where that can be set; the job takes ten, and is called thrice."""
     with theatre(subject) as stage:
         stage.write_app(expiry=2)
         stage.start_worker()
         for _ in range(3):
             stage.call(10)
-            wait_for(lambda: begun(stage) >= 1, 20)
+            wait_for(lambda: begun(stage) >= 1, 40)
             time.sleep(2.5)
         wait_for(lambda: ended(stage) == begun(stage), 30)
-        return {"at work at the same time": most_at_once(stage)}
+        return {AT_ONCE: most_at_once(stage)}
 
 
 def begun(stage: Theatre) -> int:
@@ -116,5 +129,20 @@ def most_at_once(stage: Theatre) -> int:
     return most
 
 
-def shown(seconds: float) -> str:
-    return f"> {PATIENCE_S:g}" if seconds >= PATIENCE_S else f"{seconds:.1f}"
+@dataclass(frozen=True, slots=True)
+class Scene:
+    play: Callable[[Subject], Counted]
+    subjects: Sequence[Subject]
+    figures: Sequence[Figure]
+
+    @property
+    def name(self) -> str:
+        return self.play.__name__
+
+
+SCENES: Final = (
+    Scene(beat_is_killed, BEATS, (CALM, GAP)),
+    Scene(redis_is_away, (*BEATS, *ONE_BEAT), (LIVING, AROUND)),
+    Scene(worker_is_killed, LOCKS, (AGAIN,)),
+    Scene(job_outlives_its_lock, LOCKS, (AT_ONCE,)),
+)

@@ -17,13 +17,37 @@ class Subject:
     task: str = "@app.task(name='job', acks_late=True, reject_on_worker_lost=True)"
     options: tuple[str, ...] = ()
     """Of ``celery beat``."""
+    replicas: int = 2
+    """Of beat."""
+    prepare: str = ""
+    """Python that is run once, before anything is started."""
 
     @property
     def is_installed(self) -> bool:
         return find_spec(self.package) is not None
 
 
-OURS: Final = "celery-singleton-lock"
+OURS: Final = "ours"
+SCHEDULE_FILE: Final = ("-s", "{place}/schedule-{number}")
+DJANGO: Final = """
+import django
+from django.conf import settings
+
+settings.configure(
+    DATABASES={
+        "default": {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": PLACE + "/beat.db",
+            "OPTIONS": {"timeout": 20},
+        }
+    },
+    INSTALLED_APPS=["django_celery_beat"],
+    LOGGING_CONFIG=None,
+    USE_TZ=True,
+)
+django.setup()
+app.conf.beat_scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
+"""
 
 BEATS: Final = (
     Subject(
@@ -36,8 +60,22 @@ BEATS: Final = (
         "redbeat",
         "app.conf.beat_scheduler = 'redbeat.RedBeatScheduler'\napp.conf.redbeat_redis_url = URL",
     ),
-    Subject("stock beat, two of them", "celery", options=("-s", "{place}/schedule-{number}")),
+    # Quick to fail over, at the price of duplicates when a burst takes longer than the lock.
+    Subject(
+        "RedBeat, lock of 5 s",
+        "redbeat",
+        "app.conf.beat_scheduler = 'redbeat.RedBeatScheduler'\napp.conf.redbeat_redis_url = URL\n"
+        "app.conf.redbeat_lock_timeout = 5\napp.conf.beat_max_loop_interval = 1",
+    ),
+    Subject("stock beat, twice", "celery", options=SCHEDULE_FILE),
+    Subject(
+        "django-celery-beat, twice",
+        "django_celery_beat",
+        DJANGO,
+        prepare="from django.core.management import call_command\ncall_command('migrate', verbosity=0)",
+    ),
 )
+ONE_BEAT: Final = (Subject("stock beat, alone", "celery", options=SCHEDULE_FILE, replicas=1),)
 
 LOCKS: Final = (
     Subject(

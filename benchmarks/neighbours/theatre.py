@@ -22,6 +22,7 @@ import os, time
 from celery import Celery
 
 URL = {url!r}
+PLACE = {place!r}
 EXPIRY = {expiry!r}
 app = Celery("proj", broker=URL, backend=URL, set_as_current=False)
 app.conf.broker_connection_retry_on_startup = True
@@ -57,6 +58,7 @@ class Theatre:
     def write_app(self, *, entries: int = 0, expiry: int | None = None) -> None:
         text = APP.format(
             url=self.server.url,
+            place=str(self._place),
             expiry=expiry,
             entries=entries,
             config=self._subject.config,
@@ -65,6 +67,8 @@ class Theatre:
         )
         (self._place / "proj.py").write_text(text)
         self._journal.touch()
+        if self._subject.prepare:
+            self._run(self._subject.prepare)
 
     def start_beat(self) -> subprocess.Popen[bytes]:
         number = len(self.processes)
@@ -76,8 +80,7 @@ class Theatre:
 
     def call(self, seconds: float) -> None:
         """In a process of its own, as a web server would."""
-        program = f"import proj; proj.job.delay({seconds})"
-        subprocess.run([sys.executable, "-c", program], cwd=self._place, timeout=30, check=False)
+        self._run(f"proj.job.delay({seconds})")
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """With its children."""
@@ -96,6 +99,11 @@ class Theatre:
     @property
     def _journal(self) -> Path:
         return self._place / "journal"
+
+    def _run(self, program: str) -> None:
+        command = [sys.executable, "-c", f"import proj\n{program}"]
+        # Some refuse a call by an exception: that is an outcome, too.
+        subprocess.run(command, cwd=self._place, timeout=60, check=False, stderr=subprocess.DEVNULL)
 
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
         log = (self._place / f"{len(self.processes)}.log").open("wb")
