@@ -14,7 +14,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak soak-quorum soak-outbox mutants lint format bench neighbours docs package clean servers
+.PHONY: help demo test soak soak-quorum soak-outbox mutants lint format bench bench-full neighbours docs package clean servers
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -72,11 +72,20 @@ format: $(VENV)/.installed-lint ## Put the code into shape
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(VENV)/.installed-test ## Ratios to what others do, measured side by side
-	@$(BIN)/python -m benchmarks
+MEASURED := docs/benchmarks
+# The pages are filled also when a promise was missed: that is when they are read.
+REPORT = status=$$?; $(BIN)/python -m benchmarks.report && exit $$status
 
-neighbours: $(VENV)/.installed-neighbours $(VENV)/.installed-demo ## What becomes of ours, and of others, when something dies
-	@$(BIN)/python -m benchmarks.neighbours
+bench: $(VENV)/.installed-test $(VENV)/.installed-plots ## Every promised ratio, in five minutes; fails when one is missed anew
+	@$(BIN)/python -m benchmarks --json $(MEASURED)/promises.json; $(REPORT)
+
+bench-full: $(VENV)/.installed-test $(VENV)/.installed-neighbours $(VENV)/.installed-plots ## More rounds, others beside ours, how cost grows
+	@$(BIN)/python -m benchmarks.beside --full --json $(MEASURED)/beside.json
+	@$(BIN)/python -m benchmarks.growth --full --json $(MEASURED)/growth.json
+	@$(BIN)/python -m benchmarks --full --json $(MEASURED)/promises.json; $(REPORT)
+
+neighbours: $(VENV)/.installed-test $(VENV)/.installed-neighbours $(VENV)/.installed-plots ## What becomes of ours, and of others, when something dies
+	@$(BIN)/python -m benchmarks.neighbours --json $(MEASURED)/faults.json; $(REPORT)
 
 docs: $(VENV)/.installed-docs ## The documentation, into docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html

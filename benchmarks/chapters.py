@@ -44,7 +44,9 @@ def tell(chapters: Iterable[Chapter]) -> Iterator[Told]:
         for result in going_on(title, results):
             told.append(result)
             print(_line_of(result), flush=True)
-        yield Told(title, time.monotonic() - began, tuple(told))
+        took = time.monotonic() - began
+        print(f"  ({took:.0f} s)", flush=True)
+        yield Told(title, took, tuple(told))
 
 
 def going_on(title: str, results: Iterator[Answer | NotMeasured]) -> Iterator[Answer | NotMeasured]:

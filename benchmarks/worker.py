@@ -167,13 +167,13 @@ def drain(
             stderr=subprocess.DEVNULL,
         )
         try:
-            until(lambda: client.llen(queue) < count, 30)
+            until(lambda: client.llen(queue) < count, 90)
             began = time.perf_counter()
             until(lambda: client.llen(queue) == 0 and client.hlen("unacked") == 0, 300)
             return (time.perf_counter() - began) / count
         finally:
             worker.terminate()
-            worker.wait(30)
+            worker.wait(60)
 
 
 def until(fact: Any, seconds: float) -> None:

@@ -16,7 +16,8 @@ SceneTold = Mapping[str, Any]
 def environment() -> str:
     known = read("faults")["environment"]
     return (
-        f"*Each was played {known['times']} times, {known['when']}, in {minutes(known['seconds'])},"
+        f"*Each was played {known['times']} {'times' if known['times'] > 1 else 'time'},"
+        f" {known['when']}, in {minutes(known['seconds'])},"
         f" on {known['cores']} cores with a load of {known['load']:g} before it: the median is told,"
         " and the worst where that is another. Waits ended after 45 seconds."
         f" Python {known['python']}, Valkey {known['valkey']}, {versions(known['packages'])}.*"

@@ -32,9 +32,10 @@ def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def environment_of(name: str) -> Callable[[], str]:
     def text() -> str:
         known = read(name)["environment"]
+        warning = "**A quick run: too short to say anything.** " if known["run"] == "quick" else ""
         return (
-            f"*Measured {known['when']} in {minutes(known['seconds'])} (a {known['run']} run), on"
-            f" {known['cores']} cores ({known['processor']}), load {known['load']:g} before it,"
+            f"{warning}*Measured {known['when']} in {minutes(known['seconds'])} (a {known['run']} run),"
+            f" on {known['cores']} cores ({known['processor']}), load {known['load']:g} before it,"
             f" {known['system']}, Python {known['python']}, Valkey {known['valkey']},"
             f" {versions(known['packages'])}.*"
         )
