@@ -289,6 +289,12 @@ class Attempt:
             exception=retrying.exc,
         )
 
+    def put_back(self) -> None:
+        """Called when the next attempt cannot be published: this one is tried again, with a fence of
+        its own."""
+        if self._execution is not None:
+            self._give_up(PUT_BACK)
+
     # After the body
 
     def end(self, state: str | None, value: Any) -> None:

@@ -288,6 +288,8 @@ class SingletonTask(Task):  # type: ignore[misc]
                 raise
             return retrying
         except Reject as unpublished:
+            if attempt is not None:
+                attempt.put_back()
             raise KeptAside("not published", repr(unpublished.reason)) from unpublished
 
 

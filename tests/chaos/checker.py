@@ -463,23 +463,43 @@ def nothing_is_stuck(judge: Judge) -> Iterator[Violation]:
 
 def takeover_is_quick(judge: Judge) -> Iterator[Violation]:
     """The run of a worker that was killed starts again when its lease has run out, and little later.
-    The time counts from when nobody was hurt any more."""
+    The time counts from when nobody was hurt any more, and a worker was there. Where the store forgot
+    the run, only the broker knows of it, which takes its own time."""
     history, terms = judge.history, judge.terms
     most = terms.lock_ttl + 2 + terms.noise
     for run, executions in history.by_run.items():
         for one, other in pairwise(executions):
             killed = _killed_in(judge, one, other)
-            if killed is None:
+            if killed is None or judge.store_may_have_forgotten(one.start.at, other.start.at):
                 continue
             hurt = [
                 fault.until
                 for fault in (*history.faults, *history.stalls)
                 if fault.touches(killed.since, other.start.at)
             ]
-            waited = other.start.at - max(hurt)
+            waited = other.start.at - max(*hurt, _worked_since(judge, other.start.at))
             if waited > most:
                 text = f"{one.task}: its worker was killed, and it started again {waited:.1f} s later"
                 yield Violation("takeover is quick", text, other.start.at, run)
+
+
+def _worked_since(judge: Judge, until: float) -> float:
+    """Since when there was a worker all the time: on a busy machine it takes its time to start."""
+    came = [(event.at, event.replica, True) for event in judge.history.of("ready")]
+    went = [
+        (fault.since, fault.target, False)
+        for fault in judge.history.faults
+        if fault.target in WORKERS and fault.kind in ("kill", "behead")
+    ]
+    ready: set[str] = set()
+    since = 0.0
+    for at, worker, is_ready in sorted(came + went):
+        if at > until:
+            break
+        if is_ready and not ready:
+            since = at
+        ready = ready | {worker} if is_ready else ready - {worker}
+    return since
 
 
 def _killed_in(judge: Judge, one: Execution, other: Execution) -> Window | None:

@@ -246,6 +246,21 @@ def _slow_takeover(tale: Tale) -> None:
     tale.execute("b", 25, fence=2, pid=2)
 
 
+def test_a_takeover_takes_as_long_as_there_is_no_worker(tale: Tale) -> None:
+    tale.tell("ready", 9, replica="worker-1", pid=9)
+    _slow_takeover(tale)
+    assert tale.broken() == {"takeover is quick"}
+    tale.fault("kill", "worker-1", 11.6, 12)
+    tale.tell("ready", 24, replica="worker-1", pid=2)
+    assert tale.broken() == set()
+
+
+def test_a_takeover_takes_its_time_where_the_store_forgot_the_run(tale: Tale) -> None:
+    _slow_takeover(tale)
+    tale.fault("forget", "store", 11.2, 11.4)
+    assert "takeover is quick" not in tale.broken()
+
+
 BREAKS: list[tuple[Callable[[Tale], None], str]] = [
     (_two_holders, "one holder at a time"),
     (_two_runs_of_a_job, "one holder at a time"),

@@ -555,6 +555,37 @@ def test_retries_are_used_up(app: Celery) -> None:
     assert calls == [1, 1]
 
 
+def test_attempt_whose_retry_cannot_be_published_is_made_again_with_a_fence_of_its_own(
+    app: Celery,
+) -> None:
+    fences: list[int] = []
+
+    class Unheard(SingletonTask):
+        abstract = True
+
+        def signature_from_request(self, *args: Any, **kwargs: Any) -> Any:
+            signature = super().signature_from_request(*args, **kwargs)
+            if len(fences) == 1:
+                signature.apply_async = self._broker_is_away
+            return signature
+
+        def _broker_is_away(self, *args: Any, **kwargs: Any) -> Any:
+            raise ConnectionResetError("the broker is away")
+
+    @define(app, base=Unheard, bind=True, name="t", unique_on=())
+    def body(self: Any) -> int:
+        fences.append(self.current_run.fence)
+        if self.current_run.attempt == 1:
+            raise self.retry(countdown=0.1)
+        return int(self.current_run.attempt)
+
+    with working(app):
+        assert body.delay().get(timeout=WITHIN) == 2
+        until(lambda: not parts_of(app).keep_alive.leases)
+    assert len(fences) == 3
+    assert fences == sorted(set(fences))
+
+
 def test_max_retries_none_is_for_ever(app: Celery) -> None:
     calls: list[int] = []
 
