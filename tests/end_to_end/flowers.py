@@ -48,7 +48,9 @@ class FlowerServer(Server):
         stock: bool = False,
         prefix: str = "",
         may_change: bool = True,
+        okta: str | None = None,
     ) -> None:
+        """`okta`: the address of a provider of logins."""
         super().__init__()
         self._redis = redis
         self._options = options
@@ -57,6 +59,7 @@ class FlowerServer(Server):
         self._stock = stock
         self._prefix = prefix
         self._may_change = may_change
+        self._okta = okta
 
     @property
     def url(self) -> str:
@@ -74,12 +77,23 @@ class FlowerServer(Server):
         prefix = [f"--url_prefix={self._prefix.strip('/')}"] if self._prefix else []
         return Command(
             [sys.executable, "-m", "celery", "--workdir", str(self.data), "-A", "shop",
-             *how, *where, *prefix, *self._options],
+             *how, *where, *prefix, *self._login(), *self._options],
             environment={
                 "PYTHONPATH": f"{ROOT}:{self.data}",
                 "FLOWER_UNAUTHENTICATED_API": "true" if self._may_change else "false",
+                "FLOWER_OAUTH2_OKTA_BASE_URL": self._okta or "",
             },
         )  # fmt: skip
+
+    def _login(self) -> list[str]:
+        if self._okta is None:
+            return []
+        return [
+            "--auth_provider=flower.views.auth.OktaLoginHandler",
+            "--oauth2_key=shop",
+            "--oauth2_secret=s3cret",
+            f"--oauth2_redirect_uri={self.url}/login",
+        ]
 
     def _is_ready(self) -> bool:
         try:
