@@ -17,16 +17,23 @@ from typing import Any
 
 import pytest
 
-from celery_singleton_lock import open_schedule
+from celery_singleton_lock import SingletonTask, open_schedule
 from celery_singleton_lock.core.models import LeaseRequest
 from celery_singleton_lock.testing.servers import RedisServer
 from tests.integration.command_line import CommandLine, shop_on
+from tests.integration.workers import Gate, define, working
+from tests.support import until
 
 PROJ = """
 import os
 from celery import Celery
 app = Celery("shop", broker=os.environ["BROKER"])
 app.conf.beat_schedule = {"tick": {"task": "shop.tick", "schedule": 10.0}}
+
+from celery_singleton_lock import SingletonTask
+for name in ("quick", "exclusive", "broken"):
+    @app.task(base=SingletonTask, name=f"shop.{name}")
+    def known(): ...
 """
 ENTRIES = {"tick": {"task": "shop.tick", "schedule": 10.0}}
 
@@ -70,14 +77,14 @@ def test_once_with_a_store_that_is_away_is_exit_code_3() -> None:
 class OnTerminal:
     """The command on a terminal of its own, of 80 columns."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, interval: str = "0.2", lines: int = 24) -> None:
         (folder / "proj.py").write_text(PROJ)
         self._master, slave = pty.openpty()
         environment = os.environ | {"BROKER": url, "TERM": "xterm", "NO_COLOR": "1"}
-        environment |= {"COLUMNS": "80", "LINES": "24"}
+        environment |= {"COLUMNS": "80", "LINES": str(lines)}
         command = [sys.executable, "-m", "celery", "-A", "proj", "singleton", "watch"]
         self.process = subprocess.Popen(
-            [*command, "--interval", "0.2"], stdin=slave, stdout=slave, stderr=slave, cwd=folder,
+            [*command, "--interval", interval], stdin=slave, stdout=slave, stderr=slave, cwd=folder,
             env=environment, start_new_session=True,
         )  # fmt: skip
         os.close(slave)
@@ -92,6 +99,12 @@ class OnTerminal:
                     self.text += os.read(self._master, 65536).decode(errors="replace")
                 except OSError:  # the other end is closed
                     assert wanted in self.text, self.text[-3000:]
+
+    def shown(self) -> str:
+        """The last screen, with what has come since."""
+        if select.select([self._master], [], [], 0.2)[0]:
+            self.text += os.read(self._master, 65536).decode(errors="replace")
+        return self.text.rpartition("\x1b[J")[0].rpartition("\x1b[H")[2]
 
     def press(self, key: str) -> None:
         os.write(self._master, key.encode())
@@ -124,6 +137,47 @@ def test_live_view_follows_and_leaves_the_terminal_as_it_was(
         assert "Traceback" not in terminal.text
         screens = re.split(r"\x1b\[H", terminal.text)
         assert all(screen.count("\r\n") < 24 for screen in screens[1:-1])
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+
+
+def test_what_begins_and_ends_between_two_looks_is_told_by_workers(
+    line: CommandLine, valkey: RedisServer, tmp_path: Path
+) -> None:
+    app, gate = line.app, Gate()
+    app.conf.worker_send_task_events = True
+
+    @define(app, base=SingletonTask, name="shop.quick")
+    def quick(n: int) -> None: ...
+
+    @define(app, base=SingletonTask, name="shop.exclusive", unique_on=())
+    def exclusive() -> None:
+        gate.enter()
+
+    @define(app, base=SingletonTask, name="shop.broken")
+    def broken() -> None:
+        raise ValueError("broken for good")
+
+    terminal = OnTerminal(valkey.url, tmp_path, interval="3", lines=60)
+    try:
+        with working(app), gate:
+            terminal.wait_for("tick")
+            # Its thread begins to hear a moment later.
+            client: Any = valkey.connect()
+            until(lambda: client.pubsub_numpat() or client.exists("_kombu.binding.celeryev"))
+            exclusive.delay()
+            assert gate.wait_for_entry()
+            exclusive.delay()
+            broken.delay()
+            for n in range(3):
+                quick.delay(n)
+            terminal.wait_for("skipped: shop.exclusive")
+            terminal.wait_for("dead letter: shop.broken")
+            terminal.wait_for("failed: shop.broken")
+            until(lambda: terminal.shown().count("succeeded: shop.quick") == 3)
+        terminal.press("q")
+        assert terminal.end() == 0
     finally:
         terminal.process.kill()
         terminal.process.wait()

@@ -11,7 +11,7 @@ import pytest
 from celery_singleton_lock.beat.entry_state import EntryState
 from celery_singleton_lock.cli.printing import columns_of
 from celery_singleton_lock.cli.watching.drawing import View, draw
-from celery_singleton_lock.cli.watching.happening import Diary
+from celery_singleton_lock.cli.watching.happening import Diary, Happening
 from celery_singleton_lock.cli.watching.looking import Look
 from celery_singleton_lock.core.models import RecordState
 from celery_singleton_lock.recovery.locks import Lock
@@ -49,6 +49,23 @@ def told(before: Look, after: Look) -> list[str]:
     diary = Diary()
     diary.take_in(before)
     return [each.text for each in diary.take_in(after)]
+
+
+def test_end_that_a_worker_told_is_told_once_and_in_its_words() -> None:
+    def heard(run: str) -> Happening:
+        return Happening(NOW, f"succeeded: shop.slow on w1@host, took {run}s", run=run, is_told=True)
+
+    both = look(locks=[lock("1"), lock("2"), lock("3")])
+    diary = Diary()
+    diary.take_in(both)
+    diary.hear([heard("1")])
+    diary.take_in(look(locks=[]))
+    lines = [each.text for each in diary.hear([heard("2")])]
+    assert lines == [
+        "succeeded: shop.slow on w1@host, took 2s",
+        "failed: shop.slow on w1@host",
+        "succeeded: shop.slow on w1@host, took 1s",
+    ]
 
 
 def test_view_fits_any_terminal() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -29,8 +30,9 @@ from .happening import Diary
 def watch(context: click.Context, interval: float, once: bool, as_json: bool) -> None:
     """See beats, coming slots, running tasks and what happens, live. q ends it.
 
-    It reads the lease store, and the number of dead letters; it changes nothing. What begins and ends
-    between two looks is not seen.
+    It reads the lease store, and the number of dead letters, and hears the events of workers that send
+    them (worker -E); it changes nothing. Of workers that send none, what begins and ends between two
+    looks is not seen.
     """
     from .looking import Lookout
 
@@ -53,19 +55,22 @@ def watch(context: click.Context, interval: float, once: bool, as_json: bool) ->
 def _watch(app: Any, interval: float) -> None:
     from celery_singleton_lock.core.errors import StoreUnavailable
 
+    from .hearing import Ear
     from .looking import Lookout
     from .terminal import Terminal
 
-    diary, view = Diary(), None
+    diary, view, ear = Diary(), None, Ear(app)
     has_colours = has_colour()
-    with Lookout(app) as lookout, Terminal() as terminal:
+    with Lookout(app) as lookout, Terminal() as terminal, ear:
         while True:
             began = time.monotonic()
             try:
                 look = lookout.look()
-                view = View(look, diary.take_in(look))
+                diary.take_in(look)
+                view = View(look)
             except StoreUnavailable as error:
                 view = (view or View(None)).without_store(str(error))
+            view = replace(view, happenings=diary.hear(ear.take()))
             size = terminal.size
             terminal.show(draw(view, width=size.columns, height=size.lines, has_colour=has_colours))
             # A look that takes long is repeated less often, so that watching never becomes a load.

@@ -1,9 +1,9 @@
-"""What happened between two looks. No I/O but to ask how a run ended."""
+"""What happened: between two looks, and as workers told it. No I/O but to ask how a run ended."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from .looking import Look
 
 KEPT: Final = 200
+ENDS_KEPT: Final = 5000
+"""How many runs whose end was told are remembered, so that no look tells it again."""
 TOLD_ONE_BY_ONE: Final = 5
 """More slots than this at one look are told as a number."""
 
@@ -21,19 +23,38 @@ class Happening:
     at: datetime
     text: str
     colour: str = ""
+    run: str = ""
+    """Whose end this is."""
+    is_told: bool = False
+    """By its worker, which knows it better than a look."""
 
 
 class Diary:
     def __init__(self) -> None:
         self._last: Look | None = None
         self._lines: deque[Happening] = deque(maxlen=KEPT)
+        self._ended: OrderedDict[str, None] = OrderedDict()
 
     def take_in(self, look: Look) -> Sequence[Happening]:
         """All that is known, latest first."""
         if self._last is not None:
             for happening in _between(self._last, look):
-                self._lines.appendleft(happening)
+                if not happening.run or happening.run not in self._ended:
+                    self._lines.appendleft(happening)
         self._last = look
+        return list(self._lines)
+
+    def hear(self, told: Iterable[Happening]) -> Sequence[Happening]:
+        """What workers told, oldest first; all that is known, latest first."""
+        for happening in told:
+            # A look may have been quicker, and knows less.
+            guesses = [each for each in self._lines if each.run == happening.run and not each.is_told]
+            for guess in guesses:
+                self._lines.remove(guess)
+            self._lines.appendleft(happening)
+            self._ended[happening.run] = None
+            if len(self._ended) > ENDS_KEPT:
+                self._ended.popitem(last=False)
         return list(self._lines)
 
 
@@ -102,7 +123,9 @@ def _locks(last: Look, look: Look) -> Iterator[Happening]:
     for key, record in zip(gone, look.outcome_of(gone), strict=False):
         outcome = (record.outcome if record else None) or "ended"
         colour = "" if outcome in ("succeeded", "ended") else "red"
-        yield Happening(look.now, f"{outcome}: {before[key].name} on {before[key].holder}", colour)
+        run = str(before[key].note.get("run") or "") if before[key].kind == "run" else ""
+        text = f"{outcome}: {before[key].name} on {before[key].holder}"
+        yield Happening(look.now, text, colour, run=run)
 
 
 def short(member: str) -> str:
