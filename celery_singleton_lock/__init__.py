@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from celery_singleton_lock.recovery.dead_letters import DeadLetters, dead_letters_of
     from celery_singleton_lock.recovery.letters import Letter
     from celery_singleton_lock.streams import ChangeStream
-    from celery_singleton_lock.worker.run import Run, Skipped
+    from celery_singleton_lock.worker.current_run import Run, Skipped
     from celery_singleton_lock.worker.task import SingletonTask, current_run
 
 __version__ = "0.1.0.dev0"
@@ -95,10 +95,10 @@ _LATE: Final = {
     "Letter": "celery_singleton_lock.recovery.letters",
     "SingletonSchedulerMixin": "celery_singleton_lock.beat.scheduler",
     "once": "celery_singleton_lock.beat.once",
-    "Run": "celery_singleton_lock.worker.run",
+    "Run": "celery_singleton_lock.worker.current_run",
     "SingletonScheduler": "celery_singleton_lock.beat.scheduler",
     "SingletonTask": "celery_singleton_lock.worker.task",
-    "Skipped": "celery_singleton_lock.worker.run",
+    "Skipped": "celery_singleton_lock.worker.current_run",
     "current_run": "celery_singleton_lock.worker.task",
     "dead_letters_of": "celery_singleton_lock.recovery.dead_letters",
 }

@@ -12,10 +12,11 @@ from celery.exceptions import Retry
 from celery_singleton_lock.core import headers
 from celery_singleton_lock.core.clock import boottime
 
+from .current_run import Run
 from .notes import notes_of
 from .options import TaskOptions
 from .parts import Parts
-from .run import Ask, Leases, Run, position_of, run_key
+from .run import Ask, Leases, position_of, run_key
 from .unique import UniqueKey
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ from celery_singleton_lock.settings import Settings
 
 from .abort import Abort
 from .asking import ask_of, delay_of, is_in_canvas, seen_run, task_key_of, writes_letters
+from .current_run import Run, Skipped
 from .execution import Execution, Terms
 from .news import LOST, PUT_BACK, News
 from .options import TaskOptions
@@ -48,9 +49,7 @@ from .run import (
     Copy,
     Keep,
     Poisoned,
-    Run,
     Skip,
-    Skipped,
     Start,
     pause_before_offer,
 )

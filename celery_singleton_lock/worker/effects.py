@@ -18,7 +18,7 @@ from celery_singleton_lock.ledger.tables import LedgerRow
 from .run import Ask
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .current_run import Run
 
 
 @dataclass(frozen=True, slots=True)

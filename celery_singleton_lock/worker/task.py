@@ -23,11 +23,11 @@ from celery_singleton_lock.settings.hiding import hide_secrets
 from .asking import seen_run
 from .attempt import Attempt
 from .calls import apply_unique
+from .current_run import Run
 from .options import OPTIONS, TaskOptions, refuse_unknown_options
 from .outcomes import KeptAside
 from .parts import parts_of
 from .retry_producer import confirming
-from .run import Run
 from .unique import UniqueKey, signature_of
 
 logger = logging.getLogger(__name__)

@@ -46,7 +46,7 @@ def _lost_goes_on() -> None:
 
 
 def _one_fence() -> None:
-    from celery_singleton_lock.worker.run import Run
+    from celery_singleton_lock.worker.current_run import Run
 
     Run.fence = property(lambda self: 1)  # type: ignore[method-assign,assignment]
 

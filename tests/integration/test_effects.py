@@ -19,8 +19,9 @@ from celery_singleton_lock.core.clock import boottime
 from celery_singleton_lock.ledger import Ledger
 from celery_singleton_lock.ledger.claims import Claim, Claims, Finished, Stale, Taken
 from celery_singleton_lock.testing.servers import PostgresServer
+from celery_singleton_lock.worker.current_run import Run
 from celery_singleton_lock.worker.effects import Effects
-from celery_singleton_lock.worker.run import Ask, Leases, Run
+from celery_singleton_lock.worker.run import Ask, Leases
 
 from .ledgers import DATABASES, ready_ledger, url_of
 

@@ -21,6 +21,7 @@ from celery_singleton_lock.core.models import (
     Record,
     RecordState,
 )
+from celery_singleton_lock.worker.current_run import Run, Skipped
 from celery_singleton_lock.worker.run import (
     LETTER_DUE,
     SUCCEEDED,
@@ -29,9 +30,7 @@ from celery_singleton_lock.worker.run import (
     Keep,
     Leases,
     Poisoned,
-    Run,
     Skip,
-    Skipped,
     Start,
     judge,
     pause_before_offer,
