@@ -24,6 +24,8 @@ from celery_singleton_lock import (
     StoreUnavailable,
     open_store,
 )
+from celery_singleton_lock.beat.membership import Company
+from celery_singleton_lock.core.clock import boottime
 from celery_singleton_lock.core.models import Page, Park
 from celery_singleton_lock.leases.redis.scripts import Command, Word
 from celery_singleton_lock.leases.redlock import RedlockLeaseStore, scripts
@@ -170,6 +172,23 @@ def test_node_that_was_restarted_is_kept_out_until_it_is_repaired(
         assert store.release([Release(lease)]) == [True]
         fences.append(grant(store, "b").fence)
         assert fences == sorted(set(fences))
+
+
+def test_heartbeat_of_an_idle_beat_has_a_node_repaired(
+    nodes: list[RedisServer], store: RedlockLeaseStore
+) -> None:
+    company = Company(store, "beat", "replica", boottime)
+    company.keep()
+    nodes[0].kill()
+    nodes[0].erase()
+    nodes[0].start()
+
+    def takes_part() -> bool:
+        company.hurry()
+        company.keep()
+        return all(node.takes_part for node in store.node_facts())
+
+    until(takes_part)
 
 
 def test_repair_that_failed_is_tried_again_at_once(
