@@ -80,8 +80,8 @@ bench: $(VENV)/.installed-test $(VENV)/.installed-plots ## Every promised ratio,
 	@$(BIN)/python -m benchmarks --json $(MEASURED)/promises.json; $(REPORT)
 
 bench-full: $(VENV)/.installed-test $(VENV)/.installed-neighbours $(VENV)/.installed-plots ## More rounds, others beside ours, how cost grows
-	@$(BIN)/python -m benchmarks.beside --full --json $(MEASURED)/beside.json
-	@$(BIN)/python -m benchmarks.growth --full --json $(MEASURED)/growth.json
+	-@$(BIN)/python -m benchmarks.beside --full --json $(MEASURED)/beside.json
+	-@$(BIN)/python -m benchmarks.growth --full --json $(MEASURED)/growth.json
 	@$(BIN)/python -m benchmarks --full --json $(MEASURED)/promises.json; $(REPORT)
 
 neighbours: $(VENV)/.installed-test $(VENV)/.installed-neighbours $(VENV)/.installed-plots ## What becomes of ours, and of others, when something dies

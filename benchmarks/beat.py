@@ -52,8 +52,8 @@ class Effort:
 
 
 FULL: Final = Effort(
-    burst_rounds=5,
-    shared_rounds=3,
+    burst_rounds=4,
+    shared_rounds=2,
     shared_entries=ENTRIES,
     static_rounds=2,
     static_entries=100_000,
@@ -61,7 +61,9 @@ FULL: Final = Effort(
     idle_s=20,
     lag_s=60,
 )
-USUAL: Final = replace(FULL, burst_rounds=3, shared_rounds=2, static_rounds=1, idle_s=10, lag_s=30)
+USUAL: Final = replace(
+    FULL, burst_rounds=3, static_rounds=1, simulated_entries=2_000, idle_s=8, lag_s=20
+)
 QUICK: Final = Effort(
     burst_rounds=1,
     shared_rounds=1,

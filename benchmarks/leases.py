@@ -62,7 +62,7 @@ class Effort:
 
 EFFORTS: Final[Mapping[Pace, Effort]] = {
     "quick": Effort(rounds=30, batch_rounds=3),
-    "usual": Effort(rounds=150, batch_rounds=15),
+    "usual": Effort(rounds=100, batch_rounds=10),
     "full": Effort(rounds=300, batch_rounds=30),
 }
 

@@ -50,8 +50,8 @@ class Effort:
 
 EFFORTS: Final[Mapping[Pace, Effort]] = {
     "quick": Effort(rows=500, rounds=2, commits=20),
-    "usual": Effort(rows=3_000, rounds=4, commits=100),
-    "full": Effort(rows=5_000, rounds=7, commits=300),
+    "usual": Effort(rows=2_000, rounds=3, commits=100),
+    "full": Effort(rows=5_000, rounds=5, commits=300),
 }
 
 

@@ -29,7 +29,7 @@ from .promises import SHARED_BURST
 from .replicas import on_all_cores
 
 START_S = 3.0
-ENTRIES_READ_A_SECOND = 2_000
+ENTRIES_READ_A_SECOND = 4_000
 """Replicas start, read all positions, and meet, before anything is due."""
 JUST_S = 0.3
 ATTEMPTS = 3

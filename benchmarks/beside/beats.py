@@ -13,10 +13,10 @@ from celery import Celery
 from benchmarks import schedulers
 from benchmarks.chapters import Chapter, NotMeasured, Pace
 from benchmarks.measure import Answer, Question, answer
-from benchmarks.schedulers import NAMES, Figures, Kind
+from benchmarks.schedulers import NAMES, PACKAGES, Figures, Kind
 from celery_singleton_lock.testing.servers import RedisServer
 
-from .turns import Sample, in_turns
+from .turns import Sample, absent, in_turns
 
 LOOP: Final = "a loop of send_task"
 
@@ -31,8 +31,8 @@ class Effort:
 
 EFFORTS: Final[Mapping[Pace, Effort]] = {
     "quick": Effort(entries=50, rounds=1, first_entries=50, idle_s=1),
-    "usual": Effort(entries=1_000, rounds=3, first_entries=5_000, idle_s=15),
-    "full": Effort(entries=1_000, rounds=5, first_entries=10_000, idle_s=30),
+    "usual": Effort(entries=1_000, rounds=2, first_entries=2_000, idle_s=12),
+    "full": Effort(entries=1_000, rounds=3, first_entries=10_000, idle_s=15),
 }
 
 
@@ -51,14 +51,14 @@ def bursts(effort: Effort) -> Iterator[Answer | NotMeasured]:
     subjects = {LOOP: lambda: loop(entries) / entries}
     subjects |= of_each(lambda kind: schedulers.burst(kind, entries) / entries)
     yield from in_turns(subjects, effort.rounds, against=LOOP)
-    yield from absent()
+    yield from absent(PACKAGES.values())
 
 
 def starts(effort: Effort) -> Iterator[Answer | NotMeasured]:
     """django-celery-beat finds its rows in the database; the others make theirs."""
     subjects = of_each(lambda kind: schedulers.first_tick(kind, effort.first_entries)["seconds"])
     yield from in_turns(subjects, effort.rounds, against=NAMES["stock"])
-    yield from absent()
+    yield from absent(PACKAGES.values())
 
 
 def of_each(measure: Callable[[Kind], float]) -> dict[str, Sample]:
@@ -76,13 +76,7 @@ def idle(effort: Effort) -> Iterator[Answer | NotMeasured]:
         yield answer(Question(f"{name}: CPU", name, "a core"), samples, "% of a core")
         samples = {name: [each["commands"]], "one a second": [1.0]}
         yield answer(Question(f"{name}: commands", name, "one a second"), samples, "commands/s")
-    yield from absent()
-
-
-def absent() -> Iterator[NotMeasured]:
-    for kind, name in NAMES.items():
-        if not schedulers.is_there(kind):
-            yield NotMeasured(name, "it is not installed: see the extra `neighbours`")
+    yield from absent(PACKAGES.values())
 
 
 def loop(entries: int) -> float:

@@ -17,7 +17,7 @@ from benchmarks.redlock import NODES
 from celery_singleton_lock import open_store
 from celery_singleton_lock.testing.servers import RedisServer
 
-from .turns import Sample, in_turns
+from .turns import Sample, absent, in_turns
 
 BARE: Final = "bare SET NX and EVALSHA"
 OTHERS: Final = ("redlock-py", "pottery")
@@ -52,9 +52,7 @@ def measured(effort: Effort, nodes: int) -> Iterator[Answer | NotMeasured]:
         yield from in_turns(subjects, effort.rounds, against=BARE, warm_up=True)
     if nodes > 1:
         yield NotMeasured("redis-py's Lock", "it is on one node only")
-    for package in OTHERS:
-        if not version_of(package):
-            yield NotMeasured(package, "it is not installed: see the extra `neighbours`")
+    yield from absent(OTHERS)
 
 
 def subjects_on(stack: ExitStack, urls: Sequence[str], calls: int) -> dict[str, Sample]:

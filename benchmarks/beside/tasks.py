@@ -12,10 +12,10 @@ from typing import Any, Final
 from benchmarks.chapters import Chapter, NotMeasured, Pace
 from benchmarks.environment import version_of
 from benchmarks.measure import Answer, Subject
-from benchmarks.worker import POOLS, Caller, bench_app, drain, fill
+from benchmarks.worker import POOLS, Caller, Effort, bench_app, drain, fill
 from celery_singleton_lock.testing.servers import RedisServer
 
-from .turns import in_turns
+from .turns import absent, in_turns
 
 PLAIN: Final = "plain Celery"
 OTHERS: Final[Mapping[str, str]] = {
@@ -51,14 +51,6 @@ OTHERS: Final[Mapping[str, str]] = {
 }
 """What their users write. Each has an app of its own: settings of celery-singleton begin as ours do,
 and are refused by us."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    tasks: int
-    rounds: int
-    calls: int
-    call_rounds: int
 
 
 EFFORTS: Final[Mapping[Pace, Effort]] = {
@@ -115,7 +107,7 @@ def drained(effort: Effort, apps: Apps, pool: str) -> Iterator[Answer | NotMeasu
 
     subjects = {name: partial(sample, kind) for name, kind in apps.kinds.items()}
     yield from in_turns(subjects, effort.rounds, against=PLAIN)
-    yield from absent()
+    yield from absent(OTHERS)
 
 
 def called(effort: Effort, apps: Apps) -> Iterator[Answer | NotMeasured]:
@@ -125,10 +117,4 @@ def called(effort: Effort, apps: Apps) -> Iterator[Answer | NotMeasured]:
         for name, kind in (apps.kinds | {"ours, with on_duplicate": apps.joined}).items()
     }
     yield from in_turns(subjects, effort.call_rounds, against=PLAIN, warm_up=True)
-    yield from absent()
-
-
-def absent() -> Iterator[NotMeasured]:
-    for name in OTHERS:
-        if not version_of(name):
-            yield NotMeasured(name, "it is not installed: see the extra `neighbours`")
+    yield from absent(OTHERS)

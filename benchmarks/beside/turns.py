@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from benchmarks.chapters import NotMeasured, reason_of
+from benchmarks.environment import version_of
 from benchmarks.measure import Answer, Question, answer
 
 Sample = Callable[[], float]
@@ -37,3 +38,9 @@ def in_turns(
             yield NotMeasured(name, broken[name])
         elif name != against:
             yield answer(Question(name, name, against), samples)
+
+
+def absent(packages: Iterable[str]) -> Iterator[NotMeasured]:
+    for package in packages:
+        if version_of(package) is None:
+            yield NotMeasured(package, "it is not installed: see the extra `neighbours`")
