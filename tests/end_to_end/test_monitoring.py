@@ -29,6 +29,7 @@ from tests.support import start_or_skip
 from .prometheus import PrometheusServer
 from .workers import Workers, until
 
+ROOT = Path(__file__).parents[2]
 TASKS = """
 import datetime
 app.conf.singleton_http = os.environ.get("HTTP")
@@ -199,6 +200,24 @@ def ready(replicas: Replicas, number: int = -1) -> bool:
     return replicas.ask("/readyz", number)[0] == 200
 
 
+NOTHING_TO_SHOW = {"Missed, and published again", "Outbox"}
+"""Panels of the dashboard that stay empty when nothing goes wrong, and without an outbox."""
+
+
+def titles_without_series(prometheus: PrometheusServer) -> set[str]:
+    """Panels of the shipped dashboard of which no query finds anything."""
+    dashboard = json.loads((ROOT / "deploy/grafana/dashboard.json").read_text())
+    macros = {"$__rate_interval": "1m", "$__range": "1h", "$instance": ".*", "$task": ".*"}
+    empty = set()
+    for panel in dashboard["panels"]:
+        queries = [target["expr"] for target in panel.get("targets", ())]
+        for macro, value in macros.items():
+            queries = [each.replace(macro, value) for each in queries]
+        if queries and not any(prometheus.query(each) for each in queries):
+            empty.add(panel["title"])
+    return empty
+
+
 def test_promql_equals_what_ran(replicas: Replicas) -> None:
     # The pool's children die all the time: what they have counted must not.
     replicas.start("prefork", 2, "--max-tasks-per-child=4")
@@ -252,7 +271,8 @@ def test_promql_equals_what_ran(replicas: Replicas) -> None:
                 'singleton_runs_ended_total{task="proj.second_time",outcome="succeeded"}': 3,
                 'singleton_runs_started_total{task="proj.one_at_a_time"}': 1,
                 'singleton_runs_skipped_total{task="proj.one_at_a_time",reason="overlap"}': 3,
-                'singleton_lease_wait_seconds_count{kind="run"}': 2,
+                # On a busy machine the broker delivers one again, and that copy has not waited.
+                'singleton_lease_wait_seconds_count{kind="run"} >= bool 1': 1,
                 "sum(singleton_runs_started_total)": ticks + 20 + 2 + 6 + 1 + 3,
                 "sum(singleton_runs_in_progress)": 0,
                 'singleton_runs_started_total{task="proj.level"}': 0,
@@ -286,6 +306,7 @@ def test_promql_equals_what_ran(replicas: Replicas) -> None:
         until(lambda: prometheus.value("max(singleton_dead_letters_waiting)") == 2, within=20)
         until(lambda: prometheus.value("flower_singleton_dead_letters_waiting") == 2, within=20)
         assert wrong() == {}, "scrapes change nothing"
+        assert titles_without_series(prometheus) - NOTHING_TO_SHOW == set()
     finally:
         prometheus.stop()
 

@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,51 @@ def test_dashboard_asks_only_for_metrics_that_exist_and_for_all_of_them() -> Non
     assert asked - SAMPLES == set()
     shown = {each.name for each in METRICS if asked & {each.name, f"{each.name}_bucket"}}
     assert {each.name for each in METRICS} == shown
+
+
+def unknown_to_grafana(dashboard: Any) -> list[str]:
+    """What its own types do not take in, or change."""
+    import_module("grafana_foundation_sdk.cog.plugins").register_default_plugins()
+    types = import_module("grafana_foundation_sdk.models.dashboard")
+    encoder = import_module("grafana_foundation_sdk.cog.encoder").JSONEncoder()
+    return list(
+        differences(dashboard, json.loads(encoder.encode(types.Dashboard.from_json(dashboard))))
+    )
+
+
+def differences(ours: Any, theirs: Any, at: str = "") -> Iterator[str]:
+    match ours:
+        case dict() if isinstance(theirs, dict):
+            for name, value in ours.items():
+                yield from differences(value, theirs.get(name), f"{at}/{name}")
+        case list() if isinstance(theirs, list) and len(ours) == len(theirs):
+            for number, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+                yield from differences(mine, other, f"{at}/{number}")
+        case _ if ours != theirs:
+            yield at
+
+
+def test_dashboard_has_only_what_grafana_knows() -> None:
+    dashboard = json.loads((GRAFANA / "dashboard.json").read_text())
+    assert unknown_to_grafana(dashboard) == []
+    panel = next(each for each in dashboard["panels"] if each["type"] == "timeseries")
+    panel["options"]["legend"]["displayMod"] = "table"
+    assert len(unknown_to_grafana(dashboard)) == 1, "it is noticed"
+
+
+def test_panels_have_ids_of_their_own_a_unit_and_the_chosen_source() -> None:
+    dashboard = json.loads((GRAFANA / "dashboard.json").read_text())
+    ids = [each["id"] for each in dashboard["panels"]]
+    assert len(ids) == len(set(ids))
+    [source] = [each for each in dashboard["templating"]["list"] if each["type"] == "datasource"]
+    for panel in dashboard["panels"]:
+        if panel["type"] == "row":
+            continue
+        asked = [panel, *panel["targets"]]
+        assert {each["datasource"]["uid"] for each in asked} == {f"${{{source['name']}}}"}
+        assert panel["fieldConfig"]["defaults"]["unit"] in ("short", "ops", "s", "percentunit")
+        refs = [each["refId"] for each in panel["targets"]]
+        assert len(refs) == len(set(refs))
 
 
 def test_queries_of_the_dashboard_are_promql(tmp_path: Path) -> None:
