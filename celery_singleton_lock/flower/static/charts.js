@@ -1,6 +1,6 @@
 // Charts, drawn as SVG to the width that there is.
 
-import { clock, el, moment, span, svg } from "./elements.js";
+import { clock, day, el, moment, span, svg } from "./elements.js";
 import { toRun, words } from "./run.js";
 
 const LEFT = 52;
@@ -217,17 +217,28 @@ export function timeline({ runs, since, until }, width) {
   );
 }
 
+const MINUTE = 60;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+const STEPS = [
+  1, 2, 5, 10, 15, 30, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 30 * MINUTE,
+  HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY,
+];
+const LABEL = 90;
+
+// At round times, as a clock on the wall shows them.
 function timeAxis(since, until, width, height, left = LEFT) {
-  const count = Math.max(2, Math.floor((width - left) / 130));
-  return Array.from({ length: count + 1 }, (_, at) => {
-    const share = at / count;
-    const seconds = since + share * (until - since);
-    const anchor = at === 0 ? "start" : at === count ? "end" : "middle";
-    return svg(
-      "text",
-      { class: "singleton-axis", x: left + share * (width - left - RIGHT), y: height - 6, "text-anchor": anchor },
-      clock(seconds, until - since < 1800),
-    );
+  const room = width - left - RIGHT;
+  const most = Math.max(3, Math.floor(room / LABEL));
+  const step = STEPS.find((each) => (until - since) / each <= most) ?? STEPS[STEPS.length - 1];
+  const zone = new Date(since * 1000).getTimezoneOffset() * MINUTE;
+  const first = Math.ceil((since - zone) / step) * step + zone;
+  const count = Math.max(0, Math.floor((until - first) / step) + 1);
+  return Array.from({ length: count }, (_, at) => first + at * step).map((seconds) => {
+    const x = left + ((seconds - since) / (until - since)) * room;
+    const anchor = x - left < LABEL / 3 ? "start" : width - RIGHT - x < LABEL / 3 ? "end" : "middle";
+    const said = step >= DAY ? day(seconds) : clock(seconds, step < MINUTE);
+    return svg("text", { class: "singleton-axis", x, y: height - 6, "text-anchor": anchor }, said);
   });
 }
 

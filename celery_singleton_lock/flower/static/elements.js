@@ -80,6 +80,10 @@ export function clock(seconds, withSeconds = false) {
   return new Date(seconds * 1000).toLocaleTimeString(undefined, style);
 }
 
+export function day(seconds) {
+  return new Date(seconds * 1000).toLocaleDateString(undefined, { month: "short", day: "numeric" });
+}
+
 // A time that goes on by itself: "in 12 s", "3 m 5 s ago"; with `bare` only "3 m 5 s".
 export function ticking(seconds, { bare = false } = {}) {
   if (seconds === null || seconds === undefined) return missing();

@@ -19,7 +19,7 @@ new LiveTable({
     chart.show({ runs: said.timeline, since: Math.floor(since), until: Math.floor(said.now) });
     document.getElementById("singleton-drawn").textContent = isCut
       ? `The newest ${drawn.toLocaleString()} runs`
-      : "All runs of this time";
+      : "Runs of this time";
     note(said.history);
   },
   columns: [
