@@ -377,13 +377,14 @@ def is_lost_by_broker(judge: Judge, run: str) -> bool:
 
 
 def copies_have_a_reason(judge: Judge) -> Iterator[Violation]:
-    """A slot is published once, unless somebody was hurt meanwhile."""
+    """A slot is published once, unless somebody was hurt meanwhile. It is published soon after it is
+    due; where only workers tell of it, they may have been away, and tell it much later."""
     for entry, slots in judge.history.slots.items():
         for slot, run in slots.items():
             messages = judge.history.messages.get(run, [])
             if len(messages) < 2:
                 continue
-            began = messages[0].at - 3 * judge.terms.lock_ttl
+            began = min(messages[0].at, _at(judge, slot)) - 3 * judge.terms.lock_ttl
             if judge.was_calm(began, messages[-1].at):
                 yield Violation(
                     "a slot is published once",

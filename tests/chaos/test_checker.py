@@ -246,6 +246,16 @@ def _slow_takeover(tale: Tale) -> None:
     tale.execute("b", 25, fence=2, pid=2)
 
 
+def test_a_copy_is_excused_by_who_was_hurt_when_it_was_due(tale: Tale) -> None:
+    for at in (40, 40.1):  # nobody was there before who could tell of it
+        tale.publish("r2", at, slot=20)
+    tale.execute("a", 11)
+    tale.execute("b", 41, run="r2", fence=2)
+    assert "a slot is published once" in tale.broken()
+    tale.fault("stop", "beat-0", 20.5, 21)
+    assert "a slot is published once" not in tale.broken()
+
+
 def test_a_takeover_takes_as_long_as_there_is_no_worker(tale: Tale) -> None:
     tale.tell("ready", 9, replica="worker-1", pid=9)
     _slow_takeover(tale)
