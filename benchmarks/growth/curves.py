@@ -5,14 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from benchmarks.chapters import reason_of
 from benchmarks.measure import Spread
 from benchmarks.table import digits
-
-BUDGET_S: Final = 30.0
-"""A curve ends where its next sample must be expected to take longer."""
 
 Sample = Callable[[int], float]
 """What it costs at this value."""
@@ -24,8 +21,6 @@ class Curve:
     points: list[tuple[int, Spread]] = field(default_factory=list)
     ended: str | None = None
     """Why it has no more points."""
-    took_s: float = 0.0
-    """The last sample."""
 
     def as_json(self) -> dict[str, Any]:
         points = [{"x": x, **spread.as_json()} for x, spread in self.points]
@@ -44,6 +39,8 @@ class Plot:
     subjects: Mapping[str, Sample]
     rounds: int = 1
     is_long: Callable[[int], bool] = lambda _: False
+    ends_above: float | None = None
+    """A curve ends where its next value must be expected to be higher, if it grows as `x` does."""
 
     def draw(self) -> dict[str, Any]:
         """Measure, print as it goes, and return it as JSON has it."""
@@ -64,28 +61,26 @@ class Plot:
 
     def _curves(self) -> list[Curve]:
         curves = [Curve(name) for name in self.subjects]
-        last: int | None = None
         for x in self.values:
             samples: dict[str, list[float]] = {name: [] for name in self.subjects}
             for _ in range(1 if self.is_long(x) else self.rounds):
                 for curve in curves:
-                    if curve.ended is None and self._goes_on(curve, last, x):
+                    if curve.ended is None and self._goes_on(curve, x):
                         self._sample(curve, x, samples[curve.name])
             for curve in curves:
                 if samples[curve.name] and curve.ended is None:
                     curve.points.append((x, Spread.of(samples[curve.name])))
-            last = x
         return curves
 
-    def _goes_on(self, curve: Curve, last: int | None, x: int) -> bool:
-        if last and curve.took_s * x / last > BUDGET_S:
-            curve.ended = f"{curve.took_s:.0f} s for a sample at {last:,}"
+    def _goes_on(self, curve: Curve, x: int) -> bool:
+        if self.ends_above is not None and curve.points:
+            last, spread = curve.points[-1]
+            if spread.median * x / last > self.ends_above:
+                curve.ended = f"at {x:,} it must be expected to take more than {self.ends_above:g} s"
         return curve.ended is None
 
     def _sample(self, curve: Curve, x: int, into: list[float]) -> None:
-        began = time.monotonic()
         try:
             into.append(self.subjects[curve.name](x))
         except Exception as error:  # noqa: BLE001 - it is told of
             curve.ended = reason_of(error)
-        curve.took_s = time.monotonic() - began

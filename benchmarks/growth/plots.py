@@ -54,6 +54,7 @@ EFFORTS: Final[Mapping[Pace, Effort]] = {
         rounds=2,
     ),
 }
+LONGEST_S: Final = 30.0
 _numbers = itertools.count()
 
 
@@ -82,6 +83,7 @@ def of_entries(effort: Effort) -> Iterator[Plot]:
             of_each(measure),
             effort.rounds,
             is_long=lambda entries: entries > 100,
+            ends_above=LONGEST_S,
         )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.growth.curves import BUDGET_S, Plot
+from benchmarks.growth.curves import Plot
 from benchmarks.neighbours.figures import Figure
 from benchmarks.promises import KNOWN_MISSES, PROMISES
 from benchmarks.report import drawing
@@ -110,15 +110,10 @@ def test_curves_are_measured_in_turns_and_one_that_breaks_ends_alone() -> None:
     assert second["ended"] == "OSError: too many"
 
 
-def test_curve_ends_where_the_next_sample_would_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-
-    def takes(x: int) -> float:
-        nonlocal now
-        now += BUDGET_S / 10 * x
-        return 1.0
-
-    monkeypatch.setattr("benchmarks.growth.curves.time.monotonic", lambda: now)
-    [curve] = Plot("p", "title", "x", "y", (1, 10, 20), {"slow": takes}).draw()["curves"]
-    assert [point["x"] for point in curve["points"]] == [1, 10]
-    assert curve["ended"] == "30 s for a sample at 10"
+def test_curve_ends_where_the_next_value_must_be_too_high() -> None:
+    subjects = {"slow": lambda x: 2.0 * x, "flat": lambda _: 1.0}
+    slow, flat = Plot("p", "title", "x", "y", (1, 10, 20), subjects, ends_above=30).draw()["curves"]
+    assert [point["x"] for point in slow["points"]] == [1, 10]
+    assert slow["ended"] == "at 20 it must be expected to take more than 30 s"
+    assert [point["x"] for point in flat["points"]] == [1, 10, 20]
+    assert flat["ended"] is None
