@@ -14,7 +14,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak soak-quorum soak-outbox mutants lint format bench bench-full neighbours docs package clean servers
+.PHONY: help demo test soak soak-quorum soak-outbox mutants coverage lint format bench bench-full neighbours docs package clean servers
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -39,6 +39,12 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 
 test: $(VENV)/.installed-test lint servers ## Lint, then all tests, with every server they need
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+coverage: $(VENV)/.installed-test $(VENV)/.installed-coverage servers ## How much of the package the tests reach, branches and processes included
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 MINUTES ?= 5
 SEED ?=

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -40,6 +43,19 @@ def skip_or_fail(reason: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(f"in CI everything must be there: {reason}", pytrace=False)
     pytest.skip(reason)
+
+
+def let_it_tell(process: subprocess.Popen[bytes]) -> None:
+    """Before a test kills what is left of its processes. Where coverage is measured, a process that is
+    killed does not tell what it did: there it is asked to end, and waited for."""
+    if "COVERAGE_PROCESS_CONFIG" not in os.environ:
+        return
+    for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGQUIT):
+        if process.poll() is None:
+            process.send_signal(number)
+            if number != signal.SIGCONT:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(5)
 
 
 def examples(part: float) -> hypothesis_settings:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_singleton_lock.testing.servers import RedisServer
+from tests.support import let_it_tell
 from tests.support import until as until
 
 QUEUE = "celery"
@@ -67,6 +68,7 @@ class Beats:
 
     def end(self) -> None:
         for process in self.processes:
+            let_it_tell(process)
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.kill()

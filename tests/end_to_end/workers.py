@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from celery_singleton_lock import Record, open_store
 from celery_singleton_lock.testing.servers import RedisServer
+from tests.support import let_it_tell
 
 HEAD = """
 import json, os, sys, time
@@ -156,6 +157,7 @@ class Workers:
 
     def end(self) -> None:
         for process in self.processes:
+            let_it_tell(process)
             try:
                 # The worker leads a group of its own: the children of its pool are in it.
                 os.killpg(process.pid, signal.SIGCONT)
