@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from typing import Any, Final
 
+from celery_singleton_lock.core.redaction import redact
 from celery_singleton_lock.worker.task import SingletonTask
 
 from .history import LEASE_LOST, Bucket, Found, Query, RunSeen
@@ -132,10 +133,15 @@ def as_run(task: Any) -> RunSeen:
         started=started,
         ended=ended,
         seen=seen,
-        error=task.exception if status in ("failed", "dead", "retrying") else None,
+        error=_error(task) if status in ("failed", "dead", "retrying") else None,
         reason=_reason(task, status),
         lag_s=_lag_s(task, slot, started),
     )
+
+
+def _error(task: Any) -> str | None:
+    """Celery's events have it as it was raised, with the URLs that it quotes."""
+    return None if task.exception is None else redact(str(task.exception))
 
 
 def _lag_s(task: Any, slot: datetime | None, started: datetime | None) -> float | None:

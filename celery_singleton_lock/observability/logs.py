@@ -20,6 +20,7 @@ from celery.app.log import Logging
 from celery.signals import after_setup_logger, after_setup_task_logger, setup_logging
 
 from celery_singleton_lock.core.errors import ConfigurationError
+from celery_singleton_lock.core.redaction import redact
 from celery_singleton_lock.settings import Settings
 
 from .log_lines import PACKAGE, read_line
@@ -44,16 +45,21 @@ class JsonFormatter(logging.Formatter):
             said |= {"task": task.name, "run": task.request.id}
         line = read_line(record)
         if line is None:
-            said["message"] = record.getMessage()
+            said["message"] = _shown(record.getMessage())
         else:
             said |= {"event": line.event, **line.fields}
             if line.hint:
                 said["hint"] = line.hint
         if record.exc_info:
-            said["traceback"] = self.formatException(record.exc_info)
+            said["traceback"] = _shown(self.formatException(record.exc_info))
         if record.stack_info:
             said["stack"] = self.formatStack(record.stack_info)
         return json.dumps(said, default=str)
+
+
+def _shown(text: str) -> str:
+    """Lines of others, and tracebacks, may quote a URL; in lines of ours nothing is left to hide."""
+    return redact(text) if "://" in text else text
 
 
 class RepeatFilter(logging.Filter):

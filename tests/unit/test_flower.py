@@ -78,6 +78,13 @@ def state_after(*events: str) -> str:
     return str(state.tasks["run"].state)
 
 
+def test_error_of_a_run_that_flower_saw_has_no_password_of_a_url() -> None:
+    task = State().get_or_create_task("run")[0]
+    error = "ConnectionError('cannot reach redis://:s3cret@h:6379/0')"
+    task.event("failed", 100.0, 100.0, {"exception": error})
+    assert as_run(task).error == "ConnectionError('cannot reach redis://:***@h:6379/0')"
+
+
 # Who may
 
 
