@@ -14,7 +14,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak soak-quorum soak-outbox mutants coverage lint format bench bench-full neighbours docs package clean servers
+.PHONY: help demo test soak soak-quorum soak-outbox mutants coverage mutate lint format bench bench-full neighbours docs package clean servers
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -45,6 +45,10 @@ coverage: $(VENV)/.installed-test $(VENV)/.installed-coverage servers ## How muc
 	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadgroup
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+
+mutate: $(VENV)/.installed-test $(VENV)/.installed-mutation ## Small changes of what decides: which does no test see?
+	$(BIN)/mutmut run
+	$(BIN)/mutmut results
 
 MINUTES ?= 5
 SEED ?=
@@ -106,5 +110,5 @@ package: $(VENV)/.installed-test ## Build what is released, and try it in an emp
 	rm -rf dist/.try
 
 clean: ## Remove all that was made
-	rm -rf $(VENV) soak-reports docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	rm -rf $(VENV) soak-reports mutants .coverage docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

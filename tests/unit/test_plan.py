@@ -132,6 +132,13 @@ def test_no_more_slots_are_planned_than_asked_for_and_the_rest_comes_after_them(
         assert planned.next_slot == NOON - timedelta(minutes=2)
 
 
+def test_of_many_old_slots_the_latest_is_published_however_few_are_asked_for() -> None:
+    now = NOON + timedelta(seconds=30)
+    planned = plan(MINUTES, NOON - timedelta(minutes=5), now, rule("latest"), at_most=2)
+    assert planned.publish == minutes_ago(0)
+    assert planned.missed == minutes_ago(4, 3, 2, 1)
+
+
 def test_slot_that_is_put_off_is_the_next_one() -> None:
     planned = plan(
         MINUTES, NOON - timedelta(minutes=3), NOON, rule("all"), is_due=lambda slot: slot < NOON
@@ -141,3 +148,7 @@ def test_slot_that_is_put_off_is_the_next_one() -> None:
     nothing = plan(MINUTES, NOON, NOON + timedelta(minutes=1), rule("all"), is_due=lambda _: False)
     assert (nothing.publish, nothing.position) == ([], NOON)
     assert nothing.next_slot == NOON + timedelta(minutes=1)
+
+
+def test_key_of_an_entry_tells_where_the_name_of_the_app_ends() -> None:
+    assert entry_key("a/b:c", "d/e:f") == "beat:a%2Fb%3Ac:d/e:f"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 from celery_singleton_lock.core.models import RecordState
-from celery_singleton_lock.leases.redlock.records import Known, record_of
+from celery_singleton_lock.leases.redlock.records import Known, reading_of, record_of
 from celery_singleton_lock.leases.redlock.rounds import Size
 
 NOW = 1_000_000_000_000_000
@@ -59,3 +62,38 @@ def test_position_of_any_node_counts() -> None:
     record = record_of(FIVE, "k", [HELD, HELD, HELD, known(2, 0, "older", position="7"), UNKNOWN])
     assert record is not None
     assert (record.owner, record.position) == ("holder", 7)
+
+
+def test_all_that_a_node_knows_is_told() -> None:
+    fields = [
+        *("w1@web", str(NOW + 5), str(NOW + 2_000_000), str(NOW - 3_000_000)),
+        *("7", "retried", "run-1", str(NOW + 9_000_000), "2", '{"task": "report"}'),
+    ]
+    record = record_of(FIVE, "k", [Known(NOW, fields, 0)] * 3)
+    assert record is not None
+    assert (record.key, record.owner, record.fence) == ("k", "w1@web", NOW + 5)
+    assert (record.position, record.outcome, record.takeovers) == (7, "retried", 2)
+    assert record.note == {"task": "report"}
+    assert record.remaining == timedelta(seconds=2)
+    assert record.since == datetime.fromtimestamp(NOW / 1e6, UTC) - timedelta(seconds=3)
+
+
+def test_what_a_node_knows_of_a_park_is_told() -> None:
+    fields = ["", str(NOW + 5), "0", str(NOW), "", "", "run-1", str(NOW + 9_000_000), "", ""]
+    record = record_of(FIVE, "k", [Known(NOW, fields, 0)] * 3)
+    assert record is not None
+    assert (record.state, record.heir) == (RecordState.PARKED, "run-1")
+    assert (record.position, record.outcome, record.takeovers, record.note) == (None, None, 0, {})
+
+
+def test_reading_has_the_newest_of_each_page_and_a_revision_that_a_majority_has() -> None:
+    told: list[tuple[int, list[Any]]] = [
+        (9, ["a", 4, "old", "b", 5, "b"]),
+        (7, ["a", 6, "new"]),
+        (8, ["a", 4, "old", "gone", 3, False]),
+        (2, []),
+    ]
+    reading = reading_of(FIVE, told)
+    assert reading.revision == 7
+    pages = {page.name: (page.version, page.text) for page in reading.pages}
+    assert pages == {"a": (6, "new"), "b": (5, "b"), "gone": (3, None)}

@@ -167,13 +167,20 @@ def test_relative_interval_is_whole_on_the_wall_clock() -> None:
     assert next_slot(hourly, utc(2026, 1, 1, 0, 31)) == utc(2026, 1, 1, 1, 30)
 
 
+def test_whole_intervals_on_the_wall_are_counted_from_the_first_day_of_1970() -> None:
+    slot = next_slot(schedule(timedelta(days=7), relative=True), utc(2026, 1, 1))
+    assert slot == utc(2026, 1, 8)
+    assert slot.tzinfo is UTC
+
+
 @pytest.mark.parametrize("relative", [False, True])
 def test_interval_beyond_the_end_of_calendars_has_no_slot(relative: bool) -> None:
     assert next_slot(schedule(timedelta.max, relative=relative), utc(2026, 1, 1)) is None
 
 
-def test_interval_of_nothing_has_no_slot() -> None:
-    assert next_slot(schedule(timedelta(0)), utc(2026, 1, 1)) is None
+@pytest.mark.parametrize("relative", [False, True])
+def test_interval_of_nothing_has_no_slot(relative: bool) -> None:
+    assert next_slot(schedule(timedelta(0), relative=relative), utc(2026, 1, 1)) is None
 
 
 class OnBusinessDays(crontab):  # type: ignore[misc]
