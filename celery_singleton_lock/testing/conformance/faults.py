@@ -37,6 +37,7 @@ class MemoryLossFacts(StoreFixtures):
         assert_held(ask(store, key, "b"), by="a")
         [record] = store.peek([key])
         assert record is not None
+        assert record.fence == fence
         assert record.note == {"task": "report"}
 
     def test_forgotten_lease_stays_lost_once_another_was_granted(
