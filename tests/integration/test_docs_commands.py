@@ -20,9 +20,6 @@ from celery_singleton_lock.testing.servers import RedisServer
 from .command_line import CommandLine, shop_on, somebody_is_there
 from .workers import define
 
-# What one line adds, another one changes: in their order.
-pytestmark = pytest.mark.xdist_group("docs-commands")
-
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
     path
@@ -117,14 +114,19 @@ def _employ(app: Celery) -> None:
 RUN = [line for line in dict.fromkeys(line for line, _ in WHOLE) if not line.startswith(NOT_RUN)]
 
 
-@pytest.mark.parametrize("line", RUN)
-def test_line_does_on_a_real_app_what_it_can(
-    shop: CommandLine, line: str, monkeypatch: pytest.MonkeyPatch
+def test_lines_do_on_a_real_app_what_they_can(
+    shop: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it names may not be there: then it says so. It is never told that it was used wrongly."""
-    for written, meant in TIMELY.items():
-        line = line.replace(written, meant)
+    """What one adds, another one changes. What it names may not be there: then it says so. None is told
+    that it was used wrongly."""
     somebody_is_there(monkeypatch)
-    result = shop.run(*shlex.split(line), answer="y\n")
-    assert result.exit_code in (0, 1), result.output
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+    wrong = {}
+    for line in RUN:
+        meant = line
+        for written, timely in TIMELY.items():
+            meant = meant.replace(written, timely)
+        result = shop.run(*shlex.split(meant), answer="y\n")
+        is_error = not isinstance(result.exception, SystemExit | None)
+        if result.exit_code not in (0, 1) or is_error:
+            wrong[line] = result.output
+    assert wrong == {}
