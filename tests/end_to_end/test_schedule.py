@@ -16,6 +16,7 @@ from kombu.entity import Queue
 
 from celery_singleton_lock import Granted, LeaseRequest, open_schedule, open_store
 from celery_singleton_lock.beat.schedule import Schedule
+from celery_singleton_lock.core import headers
 from celery_singleton_lock.recovery import message_note
 from celery_singleton_lock.testing.servers import PostgresServer, RedisServer
 from tests.integration.command_line import CommandLine
@@ -164,7 +165,7 @@ def test_run_of_a_dead_worker_is_published_again_as_it_was(
         assert queue.get(no_ack=True) is None
         again = until(lambda: queue.get(no_ack=True), within=4 + NOISE)
         assert again.body == message.body
-        assert again.headers == message.headers
+        assert again.headers == {**message.headers, headers.AGAIN: True}
         assert again.properties["correlation_id"] == "t-1"
         assert again.delivery_info["routing_key"] == message.delivery_info["routing_key"]
         time.sleep(3)
