@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Final
 
 Clock = Callable[[], float]
 """Returns seconds since an arbitrary start; never goes back."""
@@ -23,6 +24,11 @@ def _machine_clock() -> Clock:
 boottime: Clock = _machine_clock()
 
 
-def drift_allowance(ttl: timedelta) -> float:
+DRIFT: Final = 0.01
+MOST_DRIFT: Final = 0.05
+"""With more, two renewals and a store that is slow would not fit into one ttl."""
+
+
+def drift_allowance(ttl: timedelta, rate: float = DRIFT) -> float:
     """Seconds by which two honest clocks may drift apart within `ttl`, and a little for rounding."""
-    return ttl.total_seconds() * 0.01 + 0.002
+    return ttl.total_seconds() * rate + 0.002

@@ -15,10 +15,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from celery_singleton_lock.core.clock import Clock, boottime, drift_allowance
-from celery_singleton_lock.core.errors import StoreUnavailable
+from celery_singleton_lock.core.clock import MOST_DRIFT, Clock, boottime, drift_allowance
+from celery_singleton_lock.core.errors import ConfigurationError, StoreUnavailable
 from celery_singleton_lock.core.models import (
     Answer,
     Done,
@@ -298,6 +299,13 @@ class LeaseStore(ABC):
         """Call `listener` when the store may have lost its memory, after the call that noticed it and
         in its thread. It should put back what it knows."""
         self._memory_listeners.append(listener)
+
+    def allow_drift(self, rate: float) -> None:
+        """By which part of a ttl the clocks of this host and of the store may drift apart: a lease ends
+        that much earlier for its holder. `DRIFT`, unless this is called before the store is used."""
+        if not 0 <= rate <= MOST_DRIFT:
+            raise ConfigurationError(f"a clock drift of {rate} is not between 0 and {MOST_DRIFT}")
+        self._drift = partial(drift_allowance, rate=rate)
 
     # What an adapter writes.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
+from celery_singleton_lock.core.clock import DRIFT
 from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.core.redaction import redact
 
@@ -37,20 +38,28 @@ def open_store(
     *,
     prefix: str = DEFAULT_PREFIX,
     timeout: timedelta = DEFAULT_TIMEOUT,
+    drift: float = DRIFT,
 ) -> LeaseStore:
     """Open the lease store behind a URL, or over several servers. Connects when it is first used, and
     again when it must.
 
     `prefix` keeps applications apart that share a server. `timeout` bounds every wait for the network;
-    keep it well below the shortest ttl you will ask for.
+    keep it well below the shortest ttl you will ask for. `drift` is the part of a ttl by which clocks
+    may drift apart: see `LeaseStore.allow_drift`.
     """
+    store = _open(url_or_urls, prefix, timeout)
+    store.allow_drift(drift)
+    return store
+
+
+def _open(url_or_urls: str | Sequence[str], prefix: str, timeout: timedelta) -> LeaseStore:
     if timeout <= timedelta(0):
         raise ConfigurationError(f"timeout {timeout} must be positive")
     if not prefix or "\0" in prefix:
         raise ConfigurationError("the prefix of a store's keys must not be empty, nor contain a NUL")
     if not isinstance(url_or_urls, str):
         if len(url_or_urls) == 1:
-            return open_store(url_or_urls[0], prefix=prefix, timeout=timeout)
+            return _open(url_or_urls[0], prefix, timeout)
         return _open_quorum(url_or_urls, prefix=prefix, timeout=timeout)
     scheme = scheme_of(url_or_urls)
     if scheme in REDIS_SCHEMES:

@@ -54,7 +54,12 @@ def _new_metrics() -> Metrics | None:
 
 def open_measured_store(settings: Settings) -> LeaseStore:
     """The lease store of these settings, which is measured if there are metrics."""
-    store = open_store(settings.lock_url, prefix=settings.key_prefix, timeout=settings.store_timeout)
+    store = open_store(
+        settings.lock_url,
+        prefix=settings.key_prefix,
+        timeout=settings.store_timeout,
+        drift=settings.clock_drift,
+    )
     metrics = metrics_of(settings)
     if metrics is None:
         return store

@@ -14,6 +14,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final, Literal, NamedTuple
 
+from celery_singleton_lock.core.clock import DRIFT
 from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.core.redaction import HIDDEN
 
@@ -33,6 +34,7 @@ from .values import (
     one_of,
     read_address,
     read_count,
+    read_drift,
     read_duration,
     read_flag,
     read_name,
@@ -116,6 +118,11 @@ class Settings:
     lock_ttl: timedelta = field(default=timedelta(seconds=30), metadata=_seconds(
         "How long a lease outlives the last sign of life of its holder, and so the time until the run "
         "of a killed worker is taken over. At least 1 second and four store timeouts.",
+    ))  # fmt: skip
+    clock_drift: float = field(default=DRIFT, metadata=_about(
+        read_drift, "part of a ttl",
+        "By how much the clocks of two hosts may drift apart: a lease ends that much earlier for its "
+        "holder. At most 0.05.",
     ))  # fmt: skip
     slot_ttl: timedelta = field(default=timedelta(seconds=3), metadata=_seconds(
         "How long a beat replica may take to publish a slot before another one does. At least half a "

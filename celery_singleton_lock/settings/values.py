@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, NoReturn
 
+from celery_singleton_lock.core.clock import MOST_DRIFT
 from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.core.redaction import HIDDEN, redact, starts_as_url
 
@@ -47,6 +48,12 @@ def read_count(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         refuse(name, value, "give a whole number, 1 or more")
     return value
+
+
+def read_drift(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_DRIFT:
+        refuse(name, value, f"give a part of a second in a second, from 0 to {MOST_DRIFT}")
+    return float(value)
 
 
 def read_flag(name: str, value: object) -> bool:

@@ -20,6 +20,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from celery_singleton_lock.core.errors import ConfigurationError
+from celery_singleton_lock.core.models import Granted, LeaseRequest
 from celery_singleton_lock.leases.opening import REDIS_SCHEMES, SQL_SCHEMES, open_store
 from celery_singleton_lock.settings import Settings, describe
 from celery_singleton_lock.settings.hiding import hide_secrets
@@ -742,3 +743,19 @@ def test_celery_report_shows_no_password_of_an_app_that_imports_nothing_of_ours(
     told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60).stdout
     assert "singleton_lock_url" in told
     assert HEAD not in told
+
+
+@pytest.mark.parametrize("drift", [-0.01, 0.06, float("nan"), "much", True])
+def test_clock_drift_that_no_clock_has_is_refused(drift: object) -> None:
+    assert "from 0 to 0.05" in refusal_of("singleton_clock_drift", drift)
+
+
+def test_lease_ends_earlier_for_its_holder_by_the_drift_of_clocks() -> None:
+    ttl = timedelta(seconds=100)
+    for drift in (0.0, 0.01, 0.05):
+        store = open_store("memory://", drift=drift)
+        [answer] = store.acquire([LeaseRequest("k", "a", ttl)])
+        assert isinstance(answer, Granted)
+        assert answer.lease.remaining.total_seconds() == pytest.approx(100 - 100 * drift, abs=0.5)
+    with pytest.raises(ConfigurationError, match="between 0 and"):
+        open_store("memory://", drift=0.5)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from statistics import median_low
 from typing import Final
 
 from redis.exceptions import RedisError
 
-from celery_singleton_lock.core.clock import Clock, boottime, drift_allowance
+from celery_singleton_lock.core.clock import Clock, boottime
 from celery_singleton_lock.core.errors import StoreUnavailable
 from celery_singleton_lock.core.models import (
     Lease,
@@ -57,7 +57,6 @@ class RedlockLeaseStore(LeaseStore):
     """Held by who has a majority of the nodes. See docs/redlock.md.
 
     `timeout`: a node that takes longer to answer is done without, and left alone for a while.
-    `drift`: seconds that clocks may drift apart within a ttl.
     """
 
     def __init__(
@@ -66,11 +65,9 @@ class RedlockLeaseStore(LeaseStore):
         *,
         prefix: str = DEFAULT_PREFIX,
         timeout: timedelta,
-        drift: Callable[[timedelta], float] = drift_allowance,
         clock: Clock = boottime,
     ) -> None:
         super().__init__(clock=clock)
-        self._drift = drift
         self._nodes = Nodes(nodes, timeout.total_seconds())
         self._names = Names(prefix, 1)
         key = quorum_key(prefix)
