@@ -17,9 +17,6 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from celery_singleton_lock import SingletonScheduler, open_schedule
@@ -32,6 +29,7 @@ from celery_singleton_lock.worker.parts import parts_of
 from tests.integration.command_line import CommandLine
 from tests.integration.test_alerts import Receiver
 from tests.integration.workers import working
+from tests.spans import collect_spans
 
 from .beats import until
 from .flowers import FlowerServer
@@ -138,12 +136,7 @@ class SecretFlower(FlowerServer):
 
 @pytest.fixture
 def spans() -> InMemorySpanExporter:
-    exporter, provider = InMemorySpanExporter(), trace.get_tracer_provider()
-    if not isinstance(provider, TracerProvider):  # once a process: it cannot be taken back
-        provider = TracerProvider()
-        trace.set_tracer_provider(provider)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return exporter
+    return collect_spans()
 
 
 @pytest.fixture

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from celery import Celery
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from celery_singleton_lock import SingletonScheduler, SingletonTask
 from celery_singleton_lock.testing.servers import RedisServer
 from tests.end_to_end.beats import until
+from tests.spans import collect_spans
 
 from .workers import define, new_app, working
 
@@ -30,10 +29,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def exporter() -> InMemorySpanExporter:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)  # once a process: it cannot be taken back
-    return exporter
+    return collect_spans()
 
 
 @pytest.fixture
