@@ -10,7 +10,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +51,8 @@ OURS = """
     app.task(name="ours", base=SingletonTask, **own)(noop)
     app.task(name="joined", base=SingletonTask, on_duplicate="join", **own)(noop)
 """
+NOTHING_MORE = ""
+"""For an app in which nothing is of ours."""
 POOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "solo": ("--pool=solo",),
     "prefork -c2": ("--pool=prefork", "--concurrency=2"),
@@ -80,13 +82,19 @@ def chapters(pace: Pace) -> Iterator[Chapter]:
 
 
 def drained(effort: Effort) -> Iterator[Answer]:
-    with RedisServer() as broker, RedisServer() as locks, bench_app(broker, locks) as (place, app):
+    with RedisServer() as broker, RedisServer() as locks, ExitStack() as stack:
+        # Not one worker for both: a worker with tasks of ours does more, and less, for every message.
+        apps = {
+            "ours": stack.enter_context(bench_app(broker, locks)),
+            "plain": stack.enter_context(bench_app(broker, locks, NOTHING_MORE)),
+        }
         for pool, ignored in itertools.product(POOLS, ("", "yes")):
 
             def measure(pool: str = pool, ignored: str = ignored) -> list[Answer]:
-                samples: dict[str, list[float]] = {"ours": [], "plain": []}
+                samples: dict[str, list[float]] = {task: [] for task in apps}
                 for number in range(effort.rounds):
                     for task in sorted(samples, reverse=bool(number % 2)):
+                        place, app = apps[task]
                         queue = fill(app, task, effort.tasks)
                         took = drain(broker, place, queue, pool, effort.tasks, IGNORE_RESULTS=ignored)
                         samples[task].append(took)
@@ -94,6 +102,7 @@ def drained(effort: Effort) -> Iterator[Answer]:
                 return [answer(promised(promise, "ours", "plain"), samples)]
 
             yield from until_kept(measure, repeats=1 if effort.rounds > 1 else 0)
+        place, app = apps["ours"]
         before = scripts_run(locks)
         drain(broker, place, fill(app, "ours", effort.tasks), "solo", effort.tasks)
         trips = (scripts_run(locks) - before) / effort.tasks

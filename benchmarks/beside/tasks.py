@@ -12,7 +12,7 @@ from typing import Any, Final
 from benchmarks.chapters import Chapter, NotMeasured, Pace
 from benchmarks.environment import version_of
 from benchmarks.measure import Answer, Subject
-from benchmarks.worker import POOLS, Caller, Effort, bench_app, drain, fill
+from benchmarks.worker import NOTHING_MORE, POOLS, Caller, Effort, bench_app, drain, fill
 from celery_singleton_lock.testing.servers import RedisServer
 
 from .turns import absent, in_turns
@@ -89,7 +89,8 @@ class Apps:
         self.broker = broker
         place, app = stack.enter_context(bench_app(broker, locks))
         self.joined = Kind(place, app, "joined")
-        self.kinds = {PLAIN: Kind(place, app, "plain"), "ours": Kind(place, app, "ours")}
+        plain = stack.enter_context(bench_app(broker, locks, NOTHING_MORE))
+        self.kinds = {PLAIN: Kind(*plain, "plain"), "ours": Kind(place, app, "ours")}
         for name, program in OTHERS.items():
             if version_of(name):
                 place, app = stack.enter_context(bench_app(broker, locks, program))

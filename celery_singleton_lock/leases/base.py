@@ -123,7 +123,20 @@ class LeaseStore(ABC):
         if not requests:
             return []
         asked_at = self._clock()
-        verdicts = self._acquire(requests, fresh_name())
+        return self._answered(requests, asked_at, self._acquire(requests, fresh_name()))
+
+    def start_acquire(self, requests: Sequence[LeaseRequest]) -> Callable[[], list[Answer]]:
+        """`acquire`, on its way ahead of all that this thread asks for later. Call what is returned,
+        once, for the answers. Where a store cannot do this, it has waited."""
+        if not requests:
+            return list
+        asked_at = self._clock()
+        verdicts = self._start_acquire(requests, fresh_name())
+        return lambda: self._answered(requests, asked_at, verdicts())
+
+    def _answered(
+        self, requests: Sequence[LeaseRequest], asked_at: float, verdicts: Sequence[Verdict]
+    ) -> list[Answer]:
         answered_at = self._clock()
         answers: list[Answer] = []
         late = False
@@ -312,6 +325,12 @@ class LeaseStore(ABC):
     @abstractmethod
     def _acquire(self, requests: Sequence[LeaseRequest], call: str) -> Sequence[Verdict]:
         """`call` names this call, also when it is sent twice: its own grant is not one made before."""
+
+    def _start_acquire(
+        self, requests: Sequence[LeaseRequest], call: str
+    ) -> Callable[[], Sequence[Verdict]]:
+        verdicts = self._acquire(requests, call)
+        return lambda: verdicts
 
     @abstractmethod
     def _renew(self, leases: Sequence[Lease]) -> Sequence[Renewal]: ...

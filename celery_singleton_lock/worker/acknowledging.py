@@ -13,6 +13,7 @@ from typing import Any, Final
 from celery.bootsteps import StartStopStep
 from kombu.transport import virtual
 
+from .kept_pipe import keep_pipe
 from .parts import parts_of
 
 logger = logging.getLogger(__name__)
@@ -51,8 +52,8 @@ class Acknowledging:
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
-        self._channel: Any = None
-        self._pipe: Any = None
+        self._channel = consumer.connection.default_channel
+        self._acquire_pipe = keep_pipe(self._channel)
         self._tags: list[str] = []
         self._is_timed = False
         self._endings = parts_of(consumer.app).endings
@@ -68,10 +69,9 @@ class Acknowledging:
 
     def takes(self, message: Any) -> bool:
         """False: acknowledge it yourself."""
-        if message.acknowledged:
+        if message.acknowledged or message.channel is not self._channel:
             self._endings.settle()
             return False
-        self._channel = message.channel
         # What `Message.ack` does here, and not in the broker: the worker may have another one.
         virtual.QoS.ack(message.channel.qos, message.delivery_tag)
         message._state = "ACK"
@@ -106,11 +106,8 @@ class Acknowledging:
     def _acknowledge(self, tags: list[str]) -> None:
         """What `Message.ack` does in the broker for one, in a transaction for all."""
         qos = self._channel.qos
-        if self._pipe is None:
-            # Kept: to make one takes as long as to use it.
-            with self._channel.conn_or_acquire() as client:
-                self._pipe = client.pipeline()
-        self._pipe.zrem(qos.unacked_index_key, *tags).hdel(qos.unacked_key, *tags).execute()
+        with self._acquire_pipe() as pipe:
+            pipe.zrem(qos.unacked_index_key, *tags).hdel(qos.unacked_key, *tags).execute()
 
     def close(self) -> None:
         self._endings.close()

@@ -32,6 +32,7 @@ from celery_singleton_lock.settings import Settings
 from .abort import Abort
 from .asking import ask_of, delay_of, is_in_canvas, seen_run, task_key_of, writes_letters
 from .current_run import Run, Skipped
+from .early import take_early
 from .execution import Execution, Terms
 from .news import LOST, PUT_BACK, News
 from .options import TaskOptions
@@ -111,13 +112,19 @@ class Attempt:
 
     def _make_execution(self, parts: Parts, unique: UniqueKey) -> Execution:
         terms = _terms(self._options, parts.settings)
-        self._asked = ask = ask_of(self._task, self._request, self._options, unique, parts)
+        early = take_early(self._request)
+        if early is None:
+            ask = ask_of(self._task, self._request, self._options, unique, parts)
+        else:
+            ask = early.ask
+        self._asked = ask
         return Execution(
             ask,
             terms,
             parts.store,
             parts.keep_alive,
             memory=None if self._remembrance is None else self._remembrance.memory,
+            early=None if early is None else early.answers,
             on_lost=self._on_lost,
             on_overdue=self._on_overdue,
         )

@@ -25,7 +25,7 @@ class Confirming:
     that is killed right after it published.
     """
 
-    WITHIN = 0.01
+    WITHIN = 0.025
     """Until then an equal call of another process takes this one for unpublished, and copies it."""
     LINGER = 1.0
     """How long the thread stays awake without work: to wake it costs as much as a renewal does."""

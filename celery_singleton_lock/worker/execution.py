@@ -57,15 +57,18 @@ class Execution:
         keep_alive: KeepAlive,
         *,
         memory: Memory | None = None,
+        early: Callable[[], list[Answer]] | None = None,
         on_lost: OnLost | None = None,
         on_overdue: Callable[[], None] | None = None,
     ) -> None:
+        """`early`: the answers to `requests_of`, which are on their way."""
         self.ask = ask
         self.leases: Leases | None = None
         self._terms = terms
         self._store = store
         self._keep_alive = keep_alive
         self._memory = memory
+        self._early = early
         self.may_be_forgotten_before: datetime | None = None
         """The store may have forgotten what was before this time; None: nothing."""
         self._on_lost = on_lost
@@ -103,10 +106,10 @@ class Execution:
         return stand_back(ask, run, task)
 
     def _acquire(self) -> tuple[list[Answer], Answer | None]:
-        requests = self.ask.requests()
-        if self._memory is None:
-            return self._store.acquire(requests), None
-        *answers, witness = self._store.acquire([*requests, self._memory.request(self.ask.owner)])
+        early, self._early = self._early, None
+        acquire = early or partial(self._store.acquire, requests_of(self.ask, self._memory))
+        answers = acquire()
+        witness = None if self._memory is None else answers.pop()
         return answers, witness
 
     def wait_since(self, began: float) -> None:
@@ -278,6 +281,15 @@ class Execution:
                 if in_trouble:
                     logger.warning("%s_no_more run=%s", event, self.ask.run)
                 return answer
+
+
+def requests_of(ask: Ask, memory: Memory | None) -> list[LeaseRequest]:
+    """All that is asked for at once. With a memory, what tells whether the store has lost its own comes
+    last."""
+    requests = ask.requests()
+    if memory is not None:
+        requests.append(memory.request(ask.owner))
+    return requests
 
 
 def _each(lease: Lease | None, release: Callable[[Lease], Release]) -> list[Release]:

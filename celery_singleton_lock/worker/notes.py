@@ -33,6 +33,11 @@ def notes_of(
     return WrittenNote(run + "}"), WrittenNote(about + "}")
 
 
+def note_of_call(task: str, run: str) -> WrittenNote:
+    """Of a call's record, until a worker adopts it."""
+    return WrittenNote(f'{{"run":{quoted(run)},"task":{quoted(task)},"state":"published"}}')
+
+
 def _json(value: object) -> str:
     if value is None:
         return "null"

@@ -32,6 +32,7 @@ from celery_singleton_lock.recovery.letters import FAILED as LETTER_FAILED
 
 from .asking import OURS, ask_of
 from .closing import Closing
+from .early import ask_early, take_early
 from .last_letter import LastLetter, letter_for, reason_of
 from .news import News
 from .options import TaskOptions
@@ -85,6 +86,11 @@ class SingletonRequest(Request):  # type: ignore[misc]
             if header in sent:
                 fields[name] = sent[header]
         super().send_event(type, **fields)
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        if self.task.acks_late:
+            ask_early(self.task, self._context, parts_of(self.app))
+        super().on_accepted(pid, time_accepted)
 
     # What the child says
 
@@ -280,6 +286,7 @@ class SingletonRequest(Request):  # type: ignore[misc]
         """Only when all is recorded, and sent, that must be before the message is gone."""
         if self._is_cancelled or self.acknowledged:
             return  # what was cancelled is for another worker
+        self._take_back_early()
         if self._is_free_to_go(self.acknowledge):
             if not self._is_acknowledged_with_others():
                 super().acknowledge()
@@ -292,7 +299,13 @@ class SingletonRequest(Request):  # type: ignore[misc]
         self.acknowledged = True
         return True
 
+    def _take_back_early(self) -> None:
+        """Where Celery has ended the task before it began."""
+        if (early := take_early(self._context)) is not None:
+            early.take_back()
+
     def reject(self, requeue: bool = False) -> None:
+        self._take_back_early()
         if requeue:
             if self._closing is not None and self._closing.is_death:
                 # Before: the next execution is to enter at once.

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from kombu.transport.redis import Channel
 
 from celery_singleton_lock import SingletonTask
-from celery_singleton_lock.testing.servers import RedisServer
+from celery_singleton_lock.testing.servers import RedisServer, TcpProxy
 from celery_singleton_lock.worker import acknowledging
 from celery_singleton_lock.worker.acknowledging import Acknowledging
+from celery_singleton_lock.worker.kept_pipe import keep_pipe
 from celery_singleton_lock.worker.request import COUNTS
 from tests.end_to_end.beats import until
 
@@ -157,19 +159,74 @@ def test_worker_that_stops_acknowledges_what_waits(server: RedisServer, app: Cel
 
 @pytest.mark.usefixtures("waits_for_ever")
 def test_what_waits_when_the_broker_is_lost_is_told_to_be_done(
+    server: RedisServer, app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = COUNTS["copy"]
+    with TcpProxy(server.port) as proxy:
+        app.conf.broker_url = f"redis://127.0.0.1:{proxy.port}/0"
+        body, calls = define_body(app)
+        with working(app, pool="solo", concurrency=1):
+            run = body.delay(1).id
+            until(lambda: outcome_of(app, run) == "succeeded")
+            assert unacknowledged(server) == 1
+            proxy.refuse()
+            proxy.cut()
+            until(lambda: "messages_not_acknowledged count=1" in caplog.text)
+            proxy.heal()
+            until(lambda: COUNTS["copy"] > before, within=30)
+    assert unacknowledged(server) == 0 == queued(server)
+    assert calls == [1]
+
+
+@pytest.mark.usefixtures("waits_for_ever")
+def test_what_waits_when_the_connection_breaks_is_acknowledged_over_the_next(
     server: RedisServer, app: Celery
 ) -> None:
     body, calls = define_body(app)
-    before = COUNTS["copy"]
     client: Any = server.connect()
     with working(app, pool="solo", concurrency=1):
         run = body.delay(1).id
         until(lambda: outcome_of(app, run) == "succeeded")
         assert unacknowledged(server) == 1
         client.client_kill_filter(_type="normal", skipme=True)
-        until(lambda: COUNTS["copy"] > before, within=30)
-        for number in range(2, 20):  # enough for it to wait no more
-            body.delay(number)
-        until(lambda: queued(server) == 0 and len(calls) == 19)
-    assert unacknowledged(server) == 0 == queued(server)
-    assert sorted(calls) == list(range(1, 20))
+        until(lambda: unacknowledged(server) == 0)
+    assert queued(server) == 0
+    assert calls == [1]
+
+
+def test_one_client_writes_to_the_broker_about_all_messages(
+    server: RedisServer, app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    create: Any = Channel._create_client
+
+    def counted(self: Any, *args: Any, **options: Any) -> Any:
+        made.append(1)
+        return create(self, *args, **options)
+
+    body, calls = define_body(app)
+    for number in range(50):
+        body.delay(number)
+    monkeypatch.setattr(Channel, "_create_client", counted)
+    with working(app, pool="solo", concurrency=1):
+        until(lambda: unacknowledged(server) == 0 == queued(server) and len(calls) == 50)
+    assert len(made) < 30
+
+
+def test_pipe_that_is_in_use_is_given_to_nobody_else(app: Celery) -> None:
+    """A signal handler gives messages back in the middle of whatever the worker does."""
+    with app.connection() as connection:
+        channel = connection.default_channel
+        acquire = keep_pipe(channel)
+        assert keep_pipe(channel) is acquire
+        with acquire() as pipe:
+            pipe.set("a", 1)
+            with acquire() as other:
+                assert other is not pipe
+                other.set("b", 2).execute()
+            pipe.execute()
+        with acquire() as again:
+            assert again is pipe
+            assert again.get("a").get("b").execute() == [b"1", b"2"]
+        with acquire(other) as given:
+            assert given is other

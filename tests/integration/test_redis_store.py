@@ -29,6 +29,7 @@ from celery_singleton_lock.leases.redis.scripts import Command
 from celery_singleton_lock.testing.conformance.faults import eventually
 from celery_singleton_lock.testing.servers import RedisCluster, RedisServer, SentinelSet, TcpProxy
 from celery_singleton_lock.testing.servers.ports import free_port
+from tests.end_to_end.beats import until
 from tests.support import start_or_skip
 
 LONG = timedelta(minutes=5)
@@ -82,6 +83,23 @@ def test_what_follows_a_release_on_its_way_goes_the_same_way(
         assert other.submit(store.peek, ["k"]).result() is not None
     assert len(client.client_list()) == connections + 1
     assert is_released() == [True]
+
+
+def test_acquire_on_its_way_goes_where_the_release_before_it_went(
+    server: RedisServer, store: LeaseStore
+) -> None:
+    store.release([Release(granted(store, "k"))])
+    lease = granted(store, "k")
+    client: Any = server.connect()
+    connections = len(client.client_list())
+    is_released = store.start_release([Release(lease)])
+    answers = store.start_acquire([LeaseRequest("k", "b", LONG)])
+    # It was sent: nobody has waited for it yet.
+    until(lambda: client.hget("singleton:k", "owner") == "b")
+    [answer] = answers()
+    assert isinstance(answer, Granted)
+    assert is_released() == [True]
+    assert len(client.client_list()) == connections
 
 
 def test_release_on_its_way_whose_script_was_flushed_is_sent_again_first(

@@ -83,7 +83,6 @@ def test_message_is_what_celery_would_have_published(
     ours = exchange_of(queue)
     # The one thing that it may not do here: listen for the result.
     monkeypatch.setattr(type(app.backend), "on_task_call", lambda *_: None)
-    monkeypatch.setattr("celery_singleton_lock.worker.calls._claim", lambda *_: None)
     signature, options = CALLS[call](app.tasks)
     signature.apply_async(task_id="run", **options)
     theirs = exchange_of(queue)

@@ -88,6 +88,15 @@ class RedisLeaseStore(LeaseStore):
     # Calls
 
     def _acquire(self, requests: Sequence[LeaseRequest], call: str) -> list[Verdict]:
+        return [_verdict(*answer) for answer in self._ask(self._to_acquire(requests, call), 4)]
+
+    def _start_acquire(
+        self, requests: Sequence[LeaseRequest], call: str
+    ) -> Callable[[], list[Verdict]]:
+        answers = self._start(self._to_acquire(requests, call), 4)
+        return lambda: [_verdict(*answer) for answer in answers()]
+
+    def _to_acquire(self, requests: Sequence[LeaseRequest], call: str) -> Command:
         rows = [
             (
                 request.owner,
@@ -102,8 +111,7 @@ class RedisLeaseStore(LeaseStore):
             for request in requests
         ]
         keys = self._names.of([request.key for request in requests])
-        command = Command(scripts.ACQUIRE, keys, rows, (_EXPIRED_KEPT_MS, call))
-        return [_verdict(*answer) for answer in self._ask(command, 4)]
+        return Command(scripts.ACQUIRE, keys, rows, (_EXPIRED_KEPT_MS, call))
 
     def _renew(self, leases: Sequence[Lease]) -> list[Renewal]:
         rows = [
@@ -133,12 +141,8 @@ class RedisLeaseStore(LeaseStore):
         return [said == 1 for said in self._ask(self._to_release(releases))]
 
     def _start_release(self, releases: Sequence[Release]) -> Callable[[], list[bool]]:
-        command = self._to_release(releases)
-        try:
-            receive = self._link.start(command)
-        except (RedisError, OSError) as error:
-            raise self._unavailable(error) from error
-        return lambda: [said == 1 for said in self._read(command, receive)]
+        answers = self._start(self._to_release(releases))
+        return lambda: [said == 1 for said in answers()]
 
     def _to_release(self, releases: Sequence[Release]) -> Command:
         rows = [
@@ -222,6 +226,14 @@ class RedisLeaseStore(LeaseStore):
     def _ask(self, command: Command, width: int = 1) -> list[Any]:
         """What the script answered for each key: a value, or a tuple of `width` values."""
         return self._read(command, lambda: self._link.exchange(command), width)
+
+    def _start(self, command: Command, width: int = 1) -> Callable[[], list[Any]]:
+        """`_ask`, on its way."""
+        try:
+            receive = self._link.start(command)
+        except (RedisError, OSError) as error:
+            raise self._unavailable(error) from error
+        return lambda: self._read(command, receive, width)
 
     def _read(self, command: Command, receive: Callable[[], list[Part]], width: int = 1) -> list[Any]:
         try:

@@ -117,6 +117,17 @@ class MeasuredStore(LeaseStore):
         self._measures.acquired(requests, answers)
         return answers
 
+    def start_acquire(self, requests: Sequence[LeaseRequest]) -> Callable[[], list[Answer]]:
+        answer = super().start_acquire(requests)
+
+        def wait() -> list[Answer]:
+            with self._measures.timing("acquire"):
+                answers = answer()
+            self._measures.acquired(requests, answers)
+            return answers
+
+        return wait
+
     def renew(self, leases: Sequence[Lease]) -> list[bool]:
         with self._measures.timing("renew"):
             kept = super().renew(leases)

@@ -14,7 +14,7 @@ from celery_singleton_lock.core.models import Done, Granted, LeaseRequest, Relea
 from celery_singleton_lock.leases import LeaseStore
 from celery_singleton_lock.testing.servers import TcpProxy
 
-from .fixtures import SHORT, PassTime, StoreFixtures, ask, assert_held, grant
+from .fixtures import LONG, SHORT, PassTime, StoreFixtures, ask, assert_held, grant
 
 Result = TypeVar("Result")
 LoseMemory = Callable[[], None]
@@ -169,6 +169,17 @@ class NetworkFacts(StoreFixtures):
         proxy.cut()
         grant(store, key, "b")
         assert is_released() == [True]
+
+    def test_lease_asked_for_ahead_when_the_connection_is_cut_is_granted_once(
+        self, store: LeaseStore, key: str, proxy: TcpProxy
+    ) -> None:
+        store.release([Release(grant(store, key, "a"))])
+        answers = store.start_acquire([LeaseRequest(key, "a", LONG)])
+        proxy.cut()
+        [answer] = answers()
+        assert isinstance(answer, Granted)
+        assert not answer.again
+        assert store.release([Release(answer.lease)]) == [True]
 
     def test_release_on_its_way_to_a_server_that_is_gone_is_unavailable(
         self, store: LeaseStore, key: str, proxy: TcpProxy

@@ -8,7 +8,12 @@ from datetime import timedelta
 
 import pytest
 
-from celery_singleton_lock.core.errors import ConfigurationError, LeaseLost, LeaseReleased
+from celery_singleton_lock.core.errors import (
+    ConfigurationError,
+    LeaseLost,
+    LeaseReleased,
+    StoreUnavailable,
+)
 from celery_singleton_lock.core.models import Granted, LeaseRequest, Park, Release
 from celery_singleton_lock.leases import LeaseStore
 from celery_singleton_lock.leases.base import Grant
@@ -55,6 +60,36 @@ class GrantFacts(StoreFixtures):
         pass_time(SHORT)
         grant(store, key, "b")
         assert store.start_release([Release(lease, position=1)])() == [False]
+
+    def test_lease_asked_for_ahead_is_granted_as_any_other(self, store: LeaseStore, key: str) -> None:
+        for number in range(20):
+            answers = store.start_acquire([LeaseRequest(key, f"a{number}", LONG)])
+            assert_held(ask(store, key, f"b{number}"), by=f"a{number}")
+            [answer] = answers()
+            assert isinstance(answer, Granted)
+            assert not answer.again
+            answer.lease.ensure_held()
+            assert store.release([Release(answer.lease)]) == [True]
+
+    def test_lease_asked_for_ahead_waits_behind_a_release_on_its_way(
+        self, store: LeaseStore, key: str
+    ) -> None:
+        for number in range(20):
+            is_released = store.start_release([Release(grant(store, key, f"a{number}"))])
+            answers = store.start_acquire([LeaseRequest(key, f"b{number}", LONG)])
+            assert is_released() == [True]
+            [answer] = answers()
+            assert isinstance(answer, Granted)
+            store.undo([answer])
+
+    def test_answer_that_was_fetched_too_late_grants_nothing(
+        self, store: LeaseStore, key: str, pass_time: PassTime
+    ) -> None:
+        answers = store.start_acquire([LeaseRequest(key, "a", SHORT)])
+        pass_time(SHORT)
+        with pytest.raises(StoreUnavailable):
+            answers()
+        assert isinstance(ask(store, key, "b"), Granted)
 
     def test_expired_lease_is_taken_over(
         self, store: LeaseStore, key: str, pass_time: PassTime
