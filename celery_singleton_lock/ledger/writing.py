@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -28,25 +28,15 @@ def write_news(ledger: Ledger, news: News) -> None:
     attempts = [{"prefix": prefix, **each} for each in news.attempts]
     letters = [{"prefix": prefix, **each} for each in news.letters]
     gaps = [{"prefix": prefix, **asdict(each)} for each in news.gaps]
-    upsert = ledger.database.dialect.upsert
+    upsert_all = ledger.database.dialect.upsert_all
 
     def write(connection: sa.Connection) -> None:
-        for rows, statement in (
-            (runs, lambda: upsert(_RUNS, ("prefix", "run_id"), _weigh)),
-            (attempts, lambda: upsert(_ATTEMPTS, ("prefix", "run_id", "attempt", "fence"))),
-            (letters, lambda: upsert(_LETTERS, ("prefix", "letter_id"))),
-            (gaps, lambda: upsert(_GAPS, ("prefix", "replica", "began_at"))),
-        ):
-            _write(connection, rows, statement)
+        upsert_all(connection, _RUNS, ("prefix", "run_id"), runs, _weigh)
+        upsert_all(connection, _ATTEMPTS, ("prefix", "run_id", "attempt", "fence"), attempts)
+        upsert_all(connection, _LETTERS, ("prefix", "letter_id"), letters)
+        upsert_all(connection, _GAPS, ("prefix", "replica", "began_at"), gaps)
 
     ledger.write(write)
-
-
-def _write(
-    connection: sa.Connection, rows: Sequence[Mapping[str, Any]], statement: Callable[[], sa.Insert]
-) -> None:
-    if rows:
-        connection.execute(statement(), rows)
 
 
 def _weigh(new: Any) -> Mapping[str, Any]:

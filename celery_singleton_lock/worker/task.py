@@ -7,6 +7,7 @@ import logging
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
@@ -15,6 +16,7 @@ from celery._state import get_current_task
 from celery.app.task import Task, get_actual_ignore_result
 from celery.exceptions import Ignore, Reject, Retry
 
+from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.observability.installing import observe
 from celery_singleton_lock.recovery.retry import GIVE_UP, RetryPolicy, decide
 from celery_singleton_lock.settings.broker import split_brokers, visibility_timeout
@@ -306,6 +308,16 @@ def _end_attempt(sender: Any, state: str | None = None, retval: Any = None, **_:
         attempt: Attempt | None = getattr(sender.request, "singleton_attempt", None)
         if attempt is not None:
             attempt.end(state, retval)
+
+
+@signals.worker_init.connect(weak=False, dispatch_uid="celery_singleton_lock")  # type: ignore[untyped-decorator]
+def _make_parts_before_children(sender: Any, **_: Any) -> None:
+    """Else each child of a pool would import what its first task needs: with a ledger half a second."""
+    app = sender.app
+    if any(isinstance(task, SingletonTask) for task in app.tasks.values()):
+        # What is wrong with the settings is told when the worker gets to its tasks.
+        with suppress(ConfigurationError):
+            parts_of(app)
 
 
 def _option(cls: type[SingletonTask], name: str) -> Any:

@@ -33,6 +33,7 @@ from celery_singleton_lock import (
 )
 from celery_singleton_lock.core.headers import AGAIN
 from celery_singleton_lock.testing.servers import RedisServer
+from celery_singleton_lock.worker import parts
 from celery_singleton_lock.worker.parts import parts_of
 from celery_singleton_lock.worker.request import COUNTS
 from tests.end_to_end.beats import until
@@ -795,3 +796,14 @@ def test_revoked_and_expired_runs_leave_no_lease(app: Celery, server: RedisServe
         until(lambda: outcome_of(app, expired.id) == "revoked")
         until(lambda: unacknowledged(server) == 0)
         assert record_of(app, "task:t").state is RecordState.FREE  # type: ignore[union-attr]
+
+
+def test_parts_are_made_before_a_pool_has_children(app: Celery) -> None:
+    """Each child would import what its first task needs: with a ledger that takes half a second."""
+    define(app, base=SingletonTask, name="t")(_does_nothing)
+    assert app not in parts._parts
+    app.WorkController(app=app, pool="prefork", concurrency=1)
+    assert app in parts._parts
+
+
+def _does_nothing() -> None: ...
