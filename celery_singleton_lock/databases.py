@@ -54,7 +54,7 @@ class Dialect(ABC):
         rows: Sequence[Mapping[str, Any]],
         changes: Changes | None = None,
     ) -> None:
-        """`upsert` for rows of which no two have one key; all name the same columns."""
+        """`upsert` for many, which all name the same columns. Of two with one key the later one counts."""
         if rows:
             connection.execute(_upsert(self, table, tuple(key), changes), rows)
 
@@ -95,7 +95,10 @@ class Postgres(Dialect):
         # each column, and the server for a statement for each row.
         if rows:
             statement = _upsert_recordset(table, tuple(key), changes, tuple(rows[0]))
-            connection.execute(statement, {"rows": json.dumps(rows, default=datetime.isoformat)})
+            # It refuses to change a row twice.
+            last = {tuple(row[name] for name in key): row for row in rows}
+            written = json.dumps([*last.values()], default=datetime.isoformat)
+            connection.execute(statement, {"rows": written})
 
     def engine_options(self, timeout: timedelta) -> Mapping[str, Any]:
         milliseconds = math.ceil(timeout.total_seconds() * 1000)

@@ -188,6 +188,27 @@ def test_writing_a_batch_twice_is_writing_it_once(ledger: Ledger) -> None:
     assert len(Queries(ledger).attempts(RUN.id)) == 2
 
 
+def test_what_is_told_twice_is_one_row_also_within_a_batch(ledger: Ledger) -> None:
+    news = News()
+    letter = {"id": "letter-1", "task": RUN.task, "exception": "ValueError: no", "attempts": 2}
+    for error in ("ValueError: first", "ValueError: later"):
+        news.add(ended("failed", error=error))
+        news.add(facts.DeadLettered(at=at(3), run=RUN, reason="failed", letter=letter))
+    write_news(ledger, news)
+    [attempt] = Queries(ledger).attempts(RUN.id)
+    assert attempt.error == "ValueError: later"
+    assert ledger.read(lambda it: it.scalar(sa.select(sa.func.count()).select_from(LetterRow))) == 1
+
+
+@pytest.mark.parametrize("text", ["naïve ✓ 𝄞", "a\0b", "\ud800 half", 'quo"te \\ \n', "x" * 5000])
+def test_any_text_can_be_written(ledger: Ledger, text: str) -> None:
+    news = News()
+    news.add(ended("failed", error=text, worker=text))
+    write_news(ledger, news)
+    [attempt] = Queries(ledger).attempts(RUN.id)
+    assert attempt.error == text.encode(errors="replace").decode().replace("\0", " ")[:4000]
+
+
 def test_attempts_tell_why_each_failed(ledger: Ledger) -> None:
     write(ledger, LIVES["retries"][0])
     first, second = Queries(ledger).attempts(RUN.id)
