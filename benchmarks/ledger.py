@@ -46,7 +46,7 @@ class Effort:
 
 EFFORTS: Final[Mapping[Pace, Effort]] = {
     "quick": Effort(tasks=200, rounds=1, rows=20_000, listings=10),
-    "usual": Effort(tasks=2_000, rounds=2, rows=1_000_000, listings=40),
+    "usual": Effort(tasks=2_000, rounds=3, rows=1_000_000, listings=40),
     "full": Effort(tasks=5_000, rounds=3, rows=1_000_000, listings=100),
 }
 

@@ -70,7 +70,7 @@ class Effort:
 
 EFFORTS: Final[Mapping[Pace, Effort]] = {
     "quick": Effort(tasks=200, rounds=1, calls=20, call_rounds=3),
-    "usual": Effort(tasks=1_000, rounds=2, calls=200, call_rounds=15),
+    "usual": Effort(tasks=1_000, rounds=3, calls=200, call_rounds=15),
     "full": Effort(tasks=5_000, rounds=3, calls=200, call_rounds=40),
 }
 

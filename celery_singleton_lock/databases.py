@@ -54,7 +54,7 @@ class Dialect(ABC):
         rows: Sequence[Mapping[str, Any]],
         changes: Changes | None = None,
     ) -> None:
-        """`upsert` for many, which all name the same columns. Of two with one key the later one counts."""
+        """`upsert` for many, which all name the same columns. The later of two with one key counts."""
         if rows:
             connection.execute(_upsert(self, table, tuple(key), changes), rows)
 

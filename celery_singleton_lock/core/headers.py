@@ -16,8 +16,9 @@ LETTER: Final = "singleton_letter"
 
 
 def read_slot(value: object) -> datetime | None:
-    """The slot as it stands in a header; None where there is none, or no time."""
+    """The slot as it stands in a header; None where there is none, or one that is no time in a zone."""
     try:
-        return datetime.fromisoformat(value) if isinstance(value, str) else None
+        slot = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
         return None
+    return None if slot is None or slot.tzinfo is None else slot

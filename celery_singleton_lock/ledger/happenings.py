@@ -154,8 +154,9 @@ class News:
 
     def add(self, fact: facts.Fact) -> None:
         for update in _updates(fact):
-            known = self.runs.get(update.name.id)
-            self.runs[update.name.id] = update if known is None else known.merged_with(update)
+            row = cut(update.name.id)
+            known = self.runs.get(row)
+            self.runs[row] = update if known is None else known.merged_with(update)
         match fact:
             case facts.RunEnded() if fact.outcome != "succeeded" or fact.attempt > 1:
                 self.attempts.append(_attempt(fact))

@@ -117,7 +117,7 @@ class History:
 
     def _write_batch(self) -> bool:
         while self._facts and len(self._news) < self.BATCH:
-            self._news.add(self._facts.popleft())
+            self._take_in(self._facts.popleft())
         try:
             if not self._is_checked:
                 self.ledger.schema.ensure_current()
@@ -136,6 +136,14 @@ class History:
         # Only now: while the database is away there is one gap, which grows.
         self._news = News(gaps=self._losses.take())
         return True
+
+    def _take_in(self, fact: Fact) -> None:
+        try:
+            self._news.add(fact)
+        except Exception:
+            # It makes no sense; and this thread's death would go unseen.
+            self._losses.add(1)
+            logger.exception("history_refused ledger=%s lost=1", self.ledger.name)
 
     def _give_up_batch(self) -> None:
         """It was refused for what is in it, and would be again: others must not wait for it."""

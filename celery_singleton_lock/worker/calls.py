@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -35,28 +36,42 @@ def apply_unique(
     is_call = not isinstance(options.get("producer"), Recorder)  # what goes to the outbox may never be
     if app.conf.task_always_eager or options.get("retries") or _is_in_canvas(options) or not is_call:
         return Task.apply_async(task, args, kwargs, task_id=task_id, **options)
-    run = task_id or uuid()
-    parts = parts_of(app)
+    run, parts = task_id or uuid(), parts_of(app)
     claim = _Claim(task, args or (), kwargs or {}, run, parts)
     try:
         result = _publish(claim, task, args, kwargs, task_id=run, **options)
-    except _Taken as taken:
-        return _join(taken.by, task, args, kwargs, run, parts, options)
     except BaseException:
         claim.give_back()
         raise
+    if claim.taken_by is not None:
+        return _join(claim.taken_by, task, args, kwargs, run, parts, options)
     _keep_until_started(claim.lease, options.get("expires"), parts)
     return result
 
 
 def _publish(claim: _Claim, task: Any, args: Any, kwargs: Any, **options: Any) -> Any:
-    """Raises `_Taken`, and publishes nothing, if an equal call is queued or running."""
+    """None, and nothing is published, if the claim is taken by an equal call."""
     if options.get("connection"):
+        # Celery makes a producer of its own for it, which has no gate.
+        claim.ask()
         claim.settle()
-        return Task.apply_async(task, args, kwargs, **options)
-    with task.app.producer_or_acquire(options.pop("producer", None)) as producer:
-        gate = _Gate(claim, producer)
-        return Task.apply_async(task, args, kwargs, producer=gate, **options)
+        return None if claim.taken_by else Task.apply_async(task, args, kwargs, **options)
+    given = options.pop("producer", None) or options.pop("publisher", None)
+    trouble: Exception | None = None
+    with task.app.producer_or_acquire(given) as producer:
+        try:
+            # Not earlier: those that wait for a producer would each have a connection to the store.
+            claim.ask()
+            return Task.apply_async(task, args, kwargs, producer=_Gate(claim, producer), **options)
+        except Exception as error:
+            if claim.lease is not None or claim.goes_on_without:
+                raise
+            # Nothing was published, and the producer's connection is as good as before: an error that
+            # leaves this block would close it.
+            trouble = error
+    if claim.taken_by is None:
+        raise trouble
+    return None
 
 
 def _join(
@@ -76,44 +91,52 @@ def _is_in_canvas(options: dict[str, Any]) -> bool:
 
 
 class _Taken(Exception):
-    def __init__(self, by: Held) -> None:
-        super().__init__(by)
-        self.by = by
+    """Nothing is to be published."""
 
 
 class _Claim:
-    """The lease of one call. It is asked for at once; `settle` waits for the answer."""
+    """The lease of one call. `ask` for it; `settle` waits for the answer, once."""
 
     def __init__(self, task: Any, args: Any, kwargs: Any, run: str, parts: Parts) -> None:
         self.lease: Lease | None = None
-        """None: it is not granted yet; or the store is away, and the task is to run all the same."""
+        self.taken_by: Held | None = None
+        self.goes_on_without = False
+        """The store is away, and the task is to run all the same."""
         self._parts = parts
-        self._goes_on_without = task.singleton_options.store_down(parts.settings) == "run"
-        key = f"call:{task.singleton_unique.of(args, kwargs)}"
-        note = note_of_call(task.name, run)
-        request = LeaseRequest(key, run, parts.settings.slot_ttl, note=note)
+        self._may_go_on_without = task.singleton_options.store_down(parts.settings) == "run"
+        self._request = LeaseRequest(
+            f"call:{task.singleton_unique.of(args, kwargs)}",
+            run,
+            parts.settings.slot_ttl,
+            note=note_of_call(task.name, run),
+        )
         self._answers: Callable[[], list[Answer]] | None = None
-        try:
-            self._answers = parts.store.start_acquire([request])
-        except StoreUnavailable:
-            if not self._goes_on_without:
-                raise
+
+    def ask(self) -> None:
+        """Raises `StoreUnavailable`."""
+        with self._without_store():
+            self._answers = self._parts.store.start_acquire([self._request])
 
     def settle(self) -> None:
-        """Raises `_Taken` if somebody else has it, and `StoreUnavailable`."""
+        """`lease`, `taken_by` or `goes_on_without` is set after it. Raises `StoreUnavailable`."""
         answers, self._answers = self._answers, None
         if answers is None:
             return
+        with self._without_store():
+            match answers():
+                case [Granted(lease)]:
+                    self.lease = lease
+                case [Held() as held]:
+                    self.taken_by = held
+
+    @contextmanager
+    def _without_store(self) -> Iterator[None]:
         try:
-            [answer] = answers()
+            yield
         except StoreUnavailable:
-            if self._goes_on_without:
-                return
-            raise
-        if isinstance(answer, Held):
-            raise _Taken(answer)
-        if isinstance(answer, Granted):
-            self.lease = answer.lease
+            if not self._may_go_on_without:
+                raise
+            self.goes_on_without = True
 
     def give_back(self) -> None:
         """Best effort: what cannot be given back runs out."""
@@ -121,26 +144,23 @@ class _Claim:
             self.settle()
             if self.lease is not None:
                 self._parts.store.release([Release(self.lease)])
-        except _Taken:
-            return
         except StoreUnavailable as error:
-            logger.warning("call_not_released reason=%s", error.reason)
+            logger.warning("call_not_released key=%r reason=%s", self._request.key, error.reason)
 
 
 class _Gate:
     """Stands for a producer in one call: the claim is settled when Celery, which has made the message
-    meanwhile, looks at the connection to publish it."""
+    meanwhile, first uses it."""
 
     def __init__(self, claim: _Claim, producer: Any) -> None:
         self._claim = claim
         self._producer = producer
 
-    @property
-    def connection(self) -> Any:
-        self._claim.settle()
-        return self._producer.connection
-
     def __getattr__(self, name: str) -> Any:
+        claim = self._claim
+        claim.settle()
+        if claim.lease is None and not claim.goes_on_without:
+            raise _Taken
         return getattr(self._producer, name)
 
 

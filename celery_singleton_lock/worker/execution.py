@@ -57,11 +57,11 @@ class Execution:
         keep_alive: KeepAlive,
         *,
         memory: Memory | None = None,
-        early: Callable[[], list[Answer]] | None = None,
+        early: Callable[[], list[Answer] | None] | None = None,
         on_lost: OnLost | None = None,
         on_overdue: Callable[[], None] | None = None,
     ) -> None:
-        """`early`: the answers to `requests_of`, which are on their way."""
+        """`early`: the answers to `requests_of`, which are on their way; None: ask again."""
         self.ask = ask
         self.leases: Leases | None = None
         self._terms = terms
@@ -107,8 +107,9 @@ class Execution:
 
     def _acquire(self) -> tuple[list[Answer], Answer | None]:
         early, self._early = self._early, None
-        acquire = early or partial(self._store.acquire, requests_of(self.ask, self._memory))
-        answers = acquire()
+        answers = None if early is None else early()
+        if answers is None:
+            answers = self._store.acquire(requests_of(self.ask, self._memory))
         witness = None if self._memory is None else answers.pop()
         return answers, witness
 

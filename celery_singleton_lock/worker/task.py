@@ -7,7 +7,6 @@ import logging
 import os
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
@@ -16,7 +15,6 @@ from celery._state import get_current_task
 from celery.app.task import Task, get_actual_ignore_result
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_singleton_lock.core.errors import ConfigurationError
 from celery_singleton_lock.observability.installing import observe
 from celery_singleton_lock.recovery.retry import GIVE_UP, RetryPolicy, decide
 from celery_singleton_lock.settings.broker import split_brokers, visibility_timeout
@@ -93,6 +91,7 @@ class SingletonTask(Task):  # type: ignore[misc]
         cls.singleton_options = TaskOptions.read(name, {each: _option(cls, each) for each in OPTIONS})
         cls.singleton_unique = UniqueKey(name, _signature(cls), cls.singleton_options)
         # By their names: who only calls tasks needs nothing of a worker.
+        app.steps["worker"].add("celery_singleton_lock.worker.preparing:PreparingStep")
         app.steps["consumer"].update(_CONSUMER_STEPS)
         observe(app)
         if cls.singleton_options.on_duplicate is not None:
@@ -308,16 +307,6 @@ def _end_attempt(sender: Any, state: str | None = None, retval: Any = None, **_:
         attempt: Attempt | None = getattr(sender.request, "singleton_attempt", None)
         if attempt is not None:
             attempt.end(state, retval)
-
-
-@signals.worker_init.connect(weak=False, dispatch_uid="celery_singleton_lock")  # type: ignore[untyped-decorator]
-def _make_parts_before_children(sender: Any, **_: Any) -> None:
-    """Else each child of a pool would import what its first task needs: with a ledger half a second."""
-    app = sender.app
-    if any(isinstance(task, SingletonTask) for task in app.tasks.values()):
-        # What is wrong with the settings is told when the worker gets to its tasks.
-        with suppress(ConfigurationError):
-            parts_of(app)
 
 
 def _option(cls: type[SingletonTask], name: str) -> Any:

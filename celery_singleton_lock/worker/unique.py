@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from string import Formatter
 from typing import Any, Final
 from uuid import UUID
@@ -49,10 +50,11 @@ class UniqueKey:
         if self._unique_on == ():
             return self._task
         if callable(self._lock_key):
-            return self._checked(self._lock_key(*args, **kwargs))
+            return self._checked(self._made_by(partial(self._lock_key, *args, **kwargs)))
         named = self._named(args, kwargs)
         if self._lock_key is not None:
-            return self._checked(_Template().vformat(self._lock_key, (), named))
+            template = partial(_Template().vformat, self._lock_key, (), named)
+            return self._checked(self._made_by(template))
         unique = named if self._unique_on is None else {name: named[name] for name in self._unique_on}
         return f"{self._task}:{self._digest(unique)}"
 
@@ -78,6 +80,16 @@ class UniqueKey:
                 "that make it one job with unique_on, or give a lock_key"
             ) from None
         return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+    def _made_by(self, user: Callable[[], Any]) -> Any:
+        try:
+            return user()
+        except TypeError:
+            raise  # such arguments, most often: the task does not take them, either
+        except Exception as error:
+            raise ConfigurationError(
+                f"lock_key of task {self._task!r} cannot be made of its arguments: {error!r}"
+            ) from error
 
     def _checked(self, key: object) -> str:
         if not isinstance(key, str) or not key:

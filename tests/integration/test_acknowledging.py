@@ -213,6 +213,13 @@ def test_one_client_writes_to_the_broker_about_all_messages(
     assert len(made) < 30
 
 
+def test_worker_whose_broker_need_not_remember_acknowledges_nothing(
+    server: RedisServer, app: Celery
+) -> None:
+    app.conf.broker_transport_options = {"ack_emulation": False}
+    drain(server, app, 3)
+
+
 def test_pipe_that_is_in_use_is_given_to_nobody_else(app: Celery) -> None:
     """A signal handler gives messages back in the middle of whatever the worker does."""
     with app.connection() as connection:

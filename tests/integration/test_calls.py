@@ -145,6 +145,35 @@ def test_call_of_a_process_that_ends_at_once_is_kept(app: Celery, server: RedisS
     assert record.remaining > timedelta(minutes=59)
 
 
+def test_call_that_joins_or_is_wrong_leaves_the_connection_to_the_broker_open(
+    app: Celery, server: RedisServer
+) -> None:
+    define(app, base=SingletonTask, name="t", on_duplicate="join")(_does_nothing)
+    body = app.tasks["t"]
+    first = body.delay(1)
+    client: Any = server.connect()
+    made = client.info("stats")["total_connections_received"]
+    for _ in range(5):
+        assert body.delay(1).id == first.id
+        with pytest.raises(TypeError):
+            body.delay(1, 2, 3)
+        body.apply_async((time.time(),), expires=5)
+    assert client.info("stats")["total_connections_received"] == made
+
+
+@pytest.mark.parametrize("how", ["connection", "producer"])
+def test_equal_call_over_a_connection_of_the_callers_own_joins(
+    app: Celery, server: RedisServer, how: str
+) -> None:
+    define(app, base=SingletonTask, name="t", on_duplicate="join")(_does_nothing)
+    body = app.tasks["t"]
+    with app.connection_for_write() as connection:
+        own = connection if how == "connection" else app.amqp.Producer(connection)
+        first = body.apply_async((1,), **{how: own})
+        assert body.apply_async((1,), **{how: own}).id == first.id
+    assert queued(server) == 1
+
+
 def test_call_that_is_not_published_keeps_nobody_out(app: Celery) -> None:
     @define(app, base=SingletonTask, name="t", on_duplicate="raise")
     def body() -> None: ...
@@ -311,3 +340,6 @@ def test_eager_mode_takes_a_lock_where_asked_to() -> None:
     assert inner.reason == "overlap"
     assert body.delay(False).get() == 1
     assert parts_of(app).keep_alive.leases == []
+
+
+def _does_nothing(number: float) -> None: ...

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.signals import task_prerun
 
 from celery_singleton_lock import LeaseRequest, LeaseStore, RecordState, SingletonTask
 from celery_singleton_lock.core.models import Answer
@@ -95,6 +97,48 @@ def test_nothing_is_asked_ahead_of_a_message_that_goes_at_once(
 ) -> None:
     run_one(server, app, asked, "solo", acks_late=False)
     assert asked == ["asked", "body"]
+
+
+def test_answer_that_has_waited_for_too_long_is_taken_back(
+    server: RedisServer, app: Celery, asked: list[str]
+) -> None:
+    """It would have to be renewed before anybody keeps it alive, and a late one is as none."""
+    app.conf.singleton_lock_ttl = 1
+
+    def dawdle(**_: Any) -> None:
+        time.sleep(0.3)
+
+    task_prerun.connect(dawdle)
+    try:
+        run = run_one(server, app, asked, "solo")
+    finally:
+        task_prerun.disconnect(dawdle)
+    assert asked == ["early", "read", "asked", "body"]
+    assert outcome_of(app, run) == "succeeded"
+
+
+def test_arguments_that_were_changed_on_the_way_are_another_job(
+    server: RedisServer, app: Celery, asked: list[str]
+) -> None:
+    def change(kwargs: dict[str, Any], **_: Any) -> None:
+        kwargs.pop("trace")
+
+    keys: list[str] = []
+
+    @define(app, base=SingletonTask, name="t", ignore_result=True)
+    def body(job: int, trace: str = "") -> None:
+        keys.extend(each.key for each in parts_of(app).keep_alive.leases)
+
+    body.delay(job=1, trace="abc")
+    task_prerun.connect(change)
+    try:
+        with working(app, pool="solo", concurrency=1):
+            until(lambda: queued(server) == 0 == unacknowledged(server) and keys)
+    finally:
+        task_prerun.disconnect(change)
+    assert asked == ["early", "read", "asked"]
+    assert f"task:{body.singleton_unique.of((), {'job': 1})}" in keys
+    assert not [each for each in parts_of(app).store.scan() if each.state is RecordState.HELD]
 
 
 @pytest.mark.filterwarnings("ignore:Exception raised outside body:RuntimeWarning")

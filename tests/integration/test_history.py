@@ -357,6 +357,24 @@ def test_missing_tables_are_said_with_what_to_do_and_used_once_they_are_there(
     _until(lambda: Queries(ledger).run(RUN.id))
 
 
+def test_fact_that_makes_no_sense_holds_up_no_other(sqlite: Ledger) -> None:
+    history = History(sqlite)
+    naive = facts.RunName("run-2", "t", "e", SLOT.replace(tzinfo=None))
+    history(started(run=naive))
+    history(started())
+    assert history.flush()
+    assert history.lost == 1
+    assert Queries(sqlite).run(RUN.id) is not None
+
+
+def test_runs_whose_names_agree_in_what_a_column_keeps_are_one_row(ledger: Ledger) -> None:
+    news = News()
+    for end in "ab":
+        news.add(started(run=facts.RunName("x" * 300 + end, "t")))
+    write_news(ledger, news)
+    assert Queries(ledger).run("x" * 255) is not None
+
+
 def test_a_batch_that_is_refused_for_what_is_in_it_holds_up_no_other(
     sqlite: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:

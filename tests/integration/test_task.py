@@ -14,6 +14,7 @@ import pytest
 from celery import Celery, chain, chord, group
 from celery.app.trace import build_tracer
 from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
+from celery.signals import worker_init
 
 from benchmarks.round_trips import counted_round_trips
 from celery_singleton_lock import (
@@ -801,9 +802,16 @@ def test_revoked_and_expired_runs_leave_no_lease(app: Celery, server: RedisServe
 def test_parts_are_made_before_a_pool_has_children(app: Celery) -> None:
     """Each child would import what its first task needs: with a ledger that takes half a second."""
     define(app, base=SingletonTask, name="t")(_does_nothing)
-    assert app not in parts._parts
-    app.WorkController(app=app, pool="prefork", concurrency=1)
-    assert app in parts._parts
+
+    def configure(sender: Any, **_: Any) -> None:
+        sender.app.conf.singleton_lock_ttl = 77
+
+    worker_init.connect(configure)
+    try:
+        app.WorkController(app=app, pool="prefork", concurrency=1)
+    finally:
+        worker_init.disconnect(configure)
+    assert parts._parts[app].settings.lock_ttl == timedelta(seconds=77)
 
 
 def _does_nothing() -> None: ...

@@ -81,9 +81,12 @@ def message(headers: Any, payload: Any = None, **more: Any) -> Any:
     return SimpleNamespace(**facts | more)
 
 
-@given(jsons)
-def test_slot_of_a_header_is_a_time_or_nothing(value: Any) -> None:
-    assert isinstance(read_slot(value), datetime | None)
+@given(jsons | st.datetimes().map(datetime.isoformat))
+@example("2026-05-01T12:00:00")
+@example("2026-05-01T12:00:00+00:00")
+def test_slot_of_a_header_is_a_time_in_a_zone_or_nothing(value: Any) -> None:
+    slot = read_slot(value)
+    assert slot is None or slot.tzinfo is not None
 
 
 @given(header_sets, jsons)

@@ -6,6 +6,7 @@ import random
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -155,8 +156,15 @@ def test_promise_is_missed_after_the_last_repeat() -> None:
     assert "MISSED" in row_of(result)
 
 
-def test_known_miss_is_not_measured_again() -> None:
-    known = next(iter(KNOWN_MISSES))
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Promise:
+    """There may be no other one, at present."""
+    misses: Any = KNOWN_MISSES
+    monkeypatch.setitem(misses, LEASE, "a reason that is long enough")
+    return LEASE
+
+
+def test_known_miss_is_not_measured_again(known: Promise) -> None:
     question, tries = promised(known, "a", "b"), iter([known.at_most + 1, known.at_most])
     [result] = until_kept(lambda: [answer(question, {"a": [next(tries)], "b": [1.0]})], repeats=3)
     assert result.tries == (known.at_most + 1,)
@@ -180,6 +188,7 @@ def measured(promise: Promise, factor: float) -> Answer:
     return answer(promised(promise, "a", "b"), {"a": [promise.at_most * factor], "b": [1.0]})
 
 
+@pytest.mark.usefixtures("known")
 def test_all_as_it_is_known_to_be_is_no_regression() -> None:
     verdict = Verdict.of(measured(each, 1.5 if each in KNOWN_MISSES else 0.9) for each in PROMISES)
     assert verdict.is_as_known
@@ -203,6 +212,7 @@ def test_what_was_not_measured_is_not_kept() -> None:
     assert verdict.not_measured == (TASK_ROUND_TRIPS,)
 
 
+@pytest.mark.usefixtures("known")
 def test_known_miss_that_is_kept_again_is_named() -> None:
     verdict = Verdict.of(measured(each, 0.9) for each in PROMISES)
     assert verdict.is_as_known

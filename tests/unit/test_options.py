@@ -57,6 +57,13 @@ def test_name_that_is_no_parameter_is_refused(option: dict[str, Any]) -> None:
         unique(**option)
 
 
+@pytest.mark.parametrize("lock_key", ["report:{region:05d}", lambda region: {"eu": 1}[region]])
+def test_lock_key_that_fails_for_the_arguments_says_whose_it_is(lock_key: Any) -> None:
+    of = unique(lock_key=lock_key)
+    with pytest.raises(ConfigurationError, match="lock_key of task 't' cannot be made"):
+        of("us")
+
+
 def test_keywords_that_a_task_collects_may_be_named() -> None:
     of = unique(anything, unique_on=["region"])
     assert of(region="eu", day=1) == of(region="eu", day=2)

@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from celery_singleton_lock.core.errors import StoreUnavailable
@@ -29,6 +29,8 @@ from celery_singleton_lock.observability.store_classes import put_before
 from . import catalogue as all_
 from .counts import Counts
 
+Started = TypeVar("Started")
+
 KINDS: Final = frozenset({"beat", "run", "task", "call", "lock", "reap"})
 """How the keys of leases begin; what begins otherwise is a user's own."""
 OF_A_RUN: Final = ("run", "task")
@@ -45,8 +47,9 @@ class Measures:
         self._refused_at: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     @contextmanager
-    def timing(self, call: str) -> Iterator[None]:
-        began = time.perf_counter()
+    def timing(self, call: str, before: float = 0.0) -> Iterator[None]:
+        """`before`: what it has taken already."""
+        began = time.perf_counter() - before
         try:
             yield
         except StoreUnavailable:
@@ -54,6 +57,15 @@ class Measures:
             raise
         finally:
             self._counts.observe(all_.STORE_CALL, call, value=time.perf_counter() - began)
+
+    def started(self, call: str, start: Callable[[], Started]) -> tuple[Started, float]:
+        """What `start` returns, and what it took. Where the store waits then, that is all of it."""
+        began = time.perf_counter()
+        try:
+            return start(), time.perf_counter() - began
+        except StoreUnavailable:
+            with self.timing(call, time.perf_counter() - began):
+                raise
 
     def acquired(self, requests: Sequence[LeaseRequest], answers: Sequence[Answer]) -> None:
         now = time.perf_counter()
@@ -118,10 +130,11 @@ class MeasuredStore(LeaseStore):
         return answers
 
     def start_acquire(self, requests: Sequence[LeaseRequest]) -> Callable[[], list[Answer]]:
-        answer = super().start_acquire(requests)
+        start = super().start_acquire
+        answer, before = self._measures.started("acquire", lambda: start(requests))
 
         def wait() -> list[Answer]:
-            with self._measures.timing("acquire"):
+            with self._measures.timing("acquire", before):
                 answers = answer()
             self._measures.acquired(requests, answers)
             return answers
@@ -143,10 +156,11 @@ class MeasuredStore(LeaseStore):
         return written
 
     def start_release(self, releases: Sequence[Release]) -> Callable[[], list[bool]]:
-        answer = super().start_release(releases)
+        start = super().start_release
+        answer, before = self._measures.started("release", lambda: start(releases))
 
         def wait() -> list[bool]:
-            with self._measures.timing("release"):
+            with self._measures.timing("release", before):
                 written = answer()
             self._measures.released(releases)
             return written
