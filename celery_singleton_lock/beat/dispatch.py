@@ -249,7 +249,10 @@ class Dispatch:
 
 
 def _dues(claim: _Claim) -> list[Due]:
-    return [Due(claim.entry.name, slot) for slot in claim.plan.publish]
+    entry, plan = claim.entry, claim.plan
+    # A trigger is of its own time, whenever it is found.
+    fill_gaps = len(plan.publish) if entry.fills_gaps else 0 if entry.is_job else plan.caught_up
+    return [Due(entry.name, slot, number < fill_gaps) for number, slot in enumerate(plan.publish)]
 
 
 def _is_due(entry: PlannedEntry, now: datetime, slot: datetime) -> bool:

@@ -29,6 +29,8 @@ class PlannedEntry:
     last_page: str | None = None
     """The page to remove from the book when no slot is left; None: it stays."""
     is_job: bool = False
+    fills_gaps: bool = False
+    """A backfill."""
     is_paused: bool = False
     is_aside: bool = False
     """A newer replica has another definition of it, and acts."""
@@ -56,6 +58,8 @@ class Due:
 
     entry: str
     slot: datetime
+    in_turn: bool = False
+    """It fills a gap: while its job is executed it waits, and is not skipped."""
 
 
 class NotTaken(BrokerUnavailable):

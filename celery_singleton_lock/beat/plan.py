@@ -44,6 +44,8 @@ class Plan:
     """How far the entry is done once all of that is done."""
     next_slot: datetime | None
     """The first slot that is not due yet, or was too many."""
+    caught_up: int = 0
+    """How many of those to publish, the first ones, are older than late."""
 
 
 def plan(
@@ -68,13 +70,14 @@ def plan(
         next_slot = due.pop()
     first_late = bisect_right(due, now - rule.late_line)
     old, late = due[:first_late], due[first_late:]
-    caught_up = {"none": 0, "latest": 0 if late else 1, "all": len(old)}[rule.policy]
-    split = max(0, len(old) - caught_up)
+    most = {"none": 0, "latest": 0 if late else 1, "all": len(old)}[rule.policy]
+    caught_up = min(most, len(old))
+    split = len(old) - caught_up
     publish, missed = old[split:] + late, too_old + old[:split]
     if len(publish) > at_most:
-        return Plan(publish[:at_most], missed, publish[at_most - 1], publish[at_most])
+        return Plan(publish[:at_most], missed, publish[at_most - 1], publish[at_most], caught_up)
     # Also where there is no slot left: an entry must not stay behind the window for ever.
-    return Plan(publish, missed, due[-1] if due else start, next_slot)
+    return Plan(publish, missed, due[-1] if due else start, next_slot, caught_up)
 
 
 def slots_between(

@@ -150,11 +150,12 @@ def _evaluated(entry: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _headers(due: Due) -> Mapping[str, Any]:
-    return {
+    headers = {
         "celery_beat_task": True,
         names.ENTRY: due.entry,
         names.SLOT: _as_text(due.slot),
     }
+    return {**headers, names.IN_TURN: True} if due.in_turn else headers
 
 
 def _as_text(slot: datetime) -> str:

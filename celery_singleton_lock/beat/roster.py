@@ -104,6 +104,7 @@ class Roster:
                 begins=begins,
                 last_page=book.JOB + job.id,
                 is_job=True,
+                fills_gaps=job.kind == "backfill",
             )
         ]
 

@@ -11,6 +11,8 @@ GENERATION: Final = "singleton_generation"
 """How often the run was replayed from the dead letters. Not there: never."""
 AGAIN: Final = "singleton_again"
 """It was published again for a run whose worker let its lease run out."""
+IN_TURN: Final = "singleton_in_turn"
+"""It fills a gap, perhaps with others of its entry: while one of them runs the others wait."""
 LETTER: Final = "singleton_letter"
 """Why a message lies among the dead letters. Nowhere else."""
 

@@ -74,6 +74,7 @@ def ask_of(task: Any, request: Any, options: TaskOptions, unique: UniqueKey, par
         note=note,
         about=about,
         overlap=options.overlap,
+        in_turn=bool(custom.get(headers.IN_TURN)),
         was_started=retries > 0 or is_redelivered,
         may_take_over=is_redelivered or bool(kept_since) or bool(custom.get(headers.AGAIN)),
         waited=timedelta(seconds=boottime() - kept_since) if kept_since else _NOT_AT_ALL,

@@ -62,6 +62,8 @@ class Ask:
     """Of the run's record; those of the others have `about`."""
     about: Mapping[str, Any] = field(default_factory=dict)
     overlap: Overlap = "skip"
+    in_turn: bool = False
+    """It fills a gap: it waits as with "queue", whatever `overlap` is."""
     was_started: bool = False
     """It was, or may have been: then it is never skipped."""
     may_take_over: bool = False
@@ -190,7 +192,7 @@ def judge(ask: Ask, answers: Sequence[Answer]) -> Verdict:
 def _overlap(ask: Ask, task: Held, lease: Lease, was_started: bool) -> Keep | Skip:
     if was_started:
         return Keep("overlap", task.by, task.remaining)
-    if ask.overlap == "skip":
+    if ask.overlap == "skip" and not ask.in_turn:
         return Skip("overlap", task.by, lease)
     if ask.lock_wait is not None and ask.waited >= ask.lock_wait:
         return Skip("waited too long", task.by, lease)

@@ -117,6 +117,10 @@ def test_jobs_are_done_once_and_leave_the_schedule_alone(
     assert entries(broker).count("hourly") == 721
     assert published.slots_of("once") == [once]
     published.assert_no_gap("often")
+    client: Any = broker.connect()
+    sent = [json.loads(text)["headers"] for text in client.lrange(QUEUE, 0, -1)]
+    in_turn = [each[headers.ENTRY] for each in sent if each.get(headers.IN_TURN)]
+    assert in_turn == ["hourly"] * 720
 
 
 @pytest.mark.parametrize("lock_url", ["valkey"], indirect=True)

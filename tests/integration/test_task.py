@@ -32,7 +32,7 @@ from celery_singleton_lock import (
     current_run,
     signals,
 )
-from celery_singleton_lock.core.headers import AGAIN
+from celery_singleton_lock.core.headers import AGAIN, IN_TURN
 from celery_singleton_lock.testing.servers import RedisServer
 from celery_singleton_lock.worker import parts
 from celery_singleton_lock.worker.parts import parts_of
@@ -797,6 +797,23 @@ def test_revoked_and_expired_runs_leave_no_lease(app: Celery, server: RedisServe
         until(lambda: outcome_of(app, expired.id) == "revoked")
         until(lambda: unacknowledged(server) == 0)
         assert record_of(app, "task:t").state is RecordState.FREE  # type: ignore[union-attr]
+
+
+def test_runs_that_fill_gaps_are_executed_one_after_the_other(app: Celery) -> None:
+    """Of one job, with overlap="skip", and published together, as by a backfill."""
+    calls: list[int] = []
+
+    @define(app, base=SingletonTask, name="t", lock_key="one")
+    def body(number: int) -> None:
+        time.sleep(0.05)
+        calls.append(number)
+
+    app.conf.worker_prefetch_multiplier = 4
+    with working(app):
+        for number in range(6):
+            body.apply_async((number,), headers={IN_TURN: True})
+        until(lambda: len(calls) == 6)
+    assert sorted(calls) == list(range(6))
 
 
 def test_parts_are_made_before_a_pool_has_children(app: Celery) -> None:

@@ -62,6 +62,13 @@ def test_old_slots_are_caught_up_as_the_policy_says(
 ) -> None:
     planned = plan(MINUTES, NOON - timedelta(minutes=3), NOON + timedelta(seconds=40), rule(policy))
     assert (planned.publish, planned.missed) == (publish, missed)
+    assert planned.caught_up == len(publish)
+
+
+def test_slots_that_are_only_late_fill_no_gap() -> None:
+    planned = plan(MINUTES, NOON - timedelta(minutes=3), NOON, rule("all"))
+    assert planned.publish == minutes_ago(2, 1, 0)
+    assert planned.caught_up == 2
 
 
 def test_slots_beyond_the_window_are_passed_over() -> None:

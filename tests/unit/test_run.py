@@ -119,6 +119,12 @@ def test_overlap_waits_in_line_where_asked_to() -> None:
     assert judge(ask, [granted(), ELSEWHERE]) == Keep("overlap", ELSEWHERE.by, ELSEWHERE.remaining)
 
 
+def test_run_that_fills_a_gap_waits_in_line_whatever_the_overlap() -> None:
+    """Else of all slots of a backfill, which are published together, one would be executed."""
+    ask = replace(ASK, overlap="skip", in_turn=True)
+    assert judge(ask, [granted(), ELSEWHERE]) == Keep("overlap", ELSEWHERE.by, ELSEWHERE.remaining)
+
+
 def test_wait_in_line_ends_with_lock_wait() -> None:
     ask = replace(ASK, overlap="queue", lock_wait=TTL, waited=TTL)
     run = granted()
