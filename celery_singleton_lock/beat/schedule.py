@@ -77,8 +77,9 @@ class Schedule:
 
     def change(self, name: str, *, why: str = "", **changes: Any) -> None:
         """Change some of what `add` was given. Slots that were not published until now are left out."""
+        defined = self._dynamic(name)
         try:
-            before = definitions.decode(self._dynamic(name).definition, self._app)
+            before = definitions.decode(defined.definition, self._app)
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise ConfigurationError(
                 f"entry {name!r} is not understood here ({error}): remove it, and add it anew"

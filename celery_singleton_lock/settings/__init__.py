@@ -319,12 +319,23 @@ def spellings(mapping: Mapping[str, Any], namespace: str | None) -> dict[str, st
     return found
 
 
+_OF_OTHERS: Final[Mapping[str, str]] = {
+    # celery-singleton's
+    PREFIX + "backend_url": "here it is singleton_lock_url",
+    PREFIX + "lock_expiry": "not needed here: locks are renewed, remove it",
+    PREFIX + "raise_on_duplicate": "here it is on_duplicate='raise', of a task",
+}
+
+
 def refuse_unknown_names(given: Mapping[str, tuple[str, Any]]) -> None:
     known = [PREFIX + each.name for each in fields(Settings)]
     wrong = []
     for name, (key, value) in given.items():
         # In a config module, `from celery_singleton_lock import singleton_lock` is no setting.
         if name in known or callable(value) or isinstance(value, ModuleType):
+            continue
+        if name in _OF_OTHERS:
+            wrong.append(f"{key} ({_OF_OTHERS[name]})")
             continue
         close = get_close_matches(name, known, n=1)
         meant = [key[: -len(name)] + (each.upper() if key.isupper() else each) for each in close]

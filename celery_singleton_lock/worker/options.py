@@ -86,6 +86,14 @@ class TaskOptions:
         return self.max_deliveries or settings.max_deliveries
 
 
+_OF_OTHERS: Final[Mapping[str, str]] = {
+    "raise_on_duplicate": "celery-singleton; here it is on_duplicate='raise'",
+    "lock_expiry": "celery-singleton; a lock is renewed here, and ends after lock_ttl or lock_at_most",
+    "heimdall": "celery-heimdall; see unique_on and on_duplicate",
+}
+"""Left over, they would be silently without effect."""
+
+
 def refuse_unknown_options(
     task: str, given: Sequence[str], known_elsewhere: Callable[[str], bool]
 ) -> None:
@@ -93,6 +101,8 @@ def refuse_unknown_options(
     for name in given:
         if name in OPTIONS or known_elsewhere(name):
             continue
+        if name in _OF_OTHERS:
+            _refuse(task, f"{name} is an option of {_OF_OTHERS[name]}")
         close = get_close_matches(name, OPTIONS, n=1, cutoff=0.85)
         if close:
             _refuse(task, f"unknown option {name} (did you mean {close[0]}?)")

@@ -277,6 +277,14 @@ def test_name_that_is_no_parameter_is_refused_where_the_task_is_defined(app: Cel
         def body(region: str) -> None: ...
 
 
+@pytest.mark.parametrize("left", [{"raise_on_duplicate": True}, {"lock_expiry": 600}])
+def test_option_that_another_package_left_is_refused(app: Celery, left: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="celery-singleton; "):
+
+        @define(app, base=SingletonTask, name="t", lazy=False, **left)
+        def body() -> None: ...
+
+
 def test_option_that_is_nearly_ours_is_refused(app: Celery) -> None:
     with pytest.raises(ConfigurationError, match="did you mean overlap"):
 

@@ -426,6 +426,7 @@ def test_old_replica_neither_removes_nor_re_adds_entries(world: World) -> None:
         (lambda it: it.remove("e"), "stands in beat_schedule"),
         (lambda it: it.remove("n"), "there is no entry 'n'"),
         (lambda it: it.pause("ee"), "did you mean 'e'"),
+        (lambda it: it.change("ee"), "^there is no entry 'ee'"),
         (lambda it: it.trigger("x"), "there is no entry 'x'"),
         (lambda it: it.backfill("e", START, START + timedelta(days=1)), "is to come"),
         (

@@ -209,6 +209,13 @@ def test_unknown_keys_are_all_named_each_with_what_was_meant() -> None:
     assert REDIS not in text
 
 
+def test_settings_that_another_package_left_are_said_by_their_name_here() -> None:
+    text = refusal({"singleton_backend_url": REDIS, "singleton_lock_expiry": 60})
+    assert "singleton_backend_url (here it is singleton_lock_url)" in text
+    assert "singleton_lock_expiry (not needed here: locks are renewed, remove it)" in text
+    assert REDIS not in text
+
+
 def test_unknown_key_in_a_namespace_is_refused_in_its_spelling() -> None:
     app = new_app(broker=REDIS)
     app.config_from_object(SimpleNamespace(CELERY_SINGLETON_LOK_TTL=10), namespace="CELERY")
