@@ -63,11 +63,13 @@ class Acknowledging:
     @classmethod
     def of(cls, consumer: Any) -> Acknowledging | None:
         """None: where it would spare nothing, or where others than the loop acknowledge."""
-        transport, qos = consumer.connection.transport, consumer.connection.default_channel.qos
-        # kombu can be told (ack_emulation) to let the broker forget what it has handed out.
-        is_redis = transport.driver_type == "redis" and hasattr(qos, "pipe_or_acquire")
+        is_redis = consumer.connection.transport.driver_type == "redis"
         is_in_loop = consumer.hub is not None and type(consumer.pool).__module__ in _POOLS
-        return cls(consumer) if is_redis and is_in_loop else None
+        if not (is_redis and is_in_loop):
+            return None
+        # kombu can be told (ack_emulation) to let the broker forget what it has handed out.
+        remembers = hasattr(consumer.connection.default_channel.qos, "pipe_or_acquire")
+        return cls(consumer) if remembers else None
 
     def takes(self, message: Any) -> bool:
         """False: acknowledge it yourself."""
