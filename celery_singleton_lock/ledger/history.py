@@ -143,7 +143,7 @@ class History:
         except Exception:
             # It makes no sense; and this thread's death would go unseen.
             self._losses.add(1)
-            logger.exception("history_refused ledger=%s lost=1", self.ledger.name)
+            logger.exception("history_refused ledger=%s lost=%d", self.ledger.name, 1)
 
     def _give_up_batch(self) -> None:
         """It was refused for what is in it, and would be again: others must not wait for it."""

@@ -90,6 +90,7 @@ def test_queue_that_exists_is_taken_as_it_is(dead_letters: DeadLetters, broker_u
 
 def test_letter_that_the_broker_refuses_is_not_called_sent(rabbitmq: RabbitMQServer) -> None:
     letters = letters_on(rabbitmq.url)
+    forget(rabbitmq.url)
     with Connection(rabbitmq.url) as connection:
         full = {"x-max-length": 0, "x-overflow": "reject-publish"}
         connection.default_channel.queue_declare(

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from celery import Celery, chain, chord, group
+from celery import Celery, _state, chain, chord, group
 from celery.app.trace import build_tracer
 from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 from celery.signals import worker_init
@@ -828,6 +828,7 @@ def test_parts_are_made_before_a_pool_has_children(app: Celery) -> None:
         app.WorkController(app=app, pool="prefork", concurrency=1)
     finally:
         worker_init.disconnect(configure)
+        _state._set_task_join_will_block(False)  # which a pool says of the whole process
     assert parts._parts[app].settings.lock_ttl == timedelta(seconds=77)
 
 
