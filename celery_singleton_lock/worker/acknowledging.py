@@ -13,7 +13,8 @@ from typing import Any, Final
 from celery.bootsteps import StartStopStep
 from kombu.transport import virtual
 
-from .kept_pipe import keep_pipe
+from celery_singleton_lock.broker.kept_client import client_of, keep_client
+
 from .parts import parts_of
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ _POOLS: Final = ("celery.concurrency.prefork", _SOLO)
 
 
 class AcknowledgingStep(StartStopStep):  # type: ignore[misc]
-    """Gives the consumer an `Acknowledging` for as long as it is connected."""
+    """Gives the consumer an `Acknowledging`, and one client, for as long as it is connected."""
 
     label = "Acknowledging"
     requires = ("celery.worker.consumer.connection:Connection",)
@@ -37,6 +38,7 @@ class AcknowledgingStep(StartStopStep):  # type: ignore[misc]
         c.singleton_acknowledging = None
 
     def start(self, c: Any) -> None:
+        keep_client(c.connection.default_channel)
         c.singleton_acknowledging = Acknowledging.of(c)
 
     def stop(self, c: Any) -> None:
@@ -53,7 +55,8 @@ class Acknowledging:
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._channel = consumer.connection.default_channel
-        self._acquire_pipe = keep_pipe(self._channel)
+        # Its own, for what waits when the channel is gone: it connects anew.
+        self._client = client_of(self._channel)
         self._tags: list[str] = []
         self._is_timed = False
         self._endings = parts_of(consumer.app).endings
@@ -110,7 +113,7 @@ class Acknowledging:
     def _acknowledge(self, tags: list[str]) -> None:
         """What `Message.ack` does in the broker for one, in a transaction for all."""
         qos = self._channel.qos
-        with self._acquire_pipe() as pipe:
+        with self._client.pipeline() as pipe:
             pipe.zrem(qos.unacked_index_key, *tags).hdel(qos.unacked_key, *tags).execute()
 
     def close(self) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import states
@@ -77,7 +78,9 @@ class Attempt:
         """What an execution before has done: the body is not called again."""
         self.has_called_body = False
         self._task = task
-        self._request = request
+        # It hangs on its request: a cycle of the two would be left to the garbage collector, which
+        # takes as long for the objects of a task as it takes to get its leases.
+        self._seen = weakref.ref(request)
         self._options = options
         self._parts = parts
         self._remembrance = None if parts is None else parts.remembrance
@@ -89,6 +92,10 @@ class Attempt:
         if parts is not None:
             self._execution = self._make_execution(parts, unique)
         self._run: Run | None = None
+
+    @property
+    def _request(self) -> Any:
+        return self._seen()
 
     @property
     def run(self) -> Run:
@@ -125,8 +132,6 @@ class Attempt:
             parts.keep_alive,
             memory=None if self._remembrance is None else self._remembrance.memory,
             early=None if early is None else early.answers,
-            on_lost=self._on_lost,
-            on_overdue=self._on_overdue,
         )
 
     # Before the body
@@ -155,7 +160,8 @@ class Attempt:
                 self._news.started(self._execution.fence, takeovers, self._execution.ask.waited)
 
     def _ask(self, execution: Execution) -> Any:
-        verdict = execution.begin()
+        begin = partial(execution.begin, self._on_lost, self._on_overdue)
+        verdict = begin()
         if not self._request.is_eager:
             return verdict
         # There is no worker that could keep the message: wait here.
@@ -165,7 +171,7 @@ class Attempt:
             time.sleep(pause_before_offer(verdict, offers, waited, self._options.lock_wait))
             offers += 1
             execution.wait_since(began)
-            verdict = execution.begin()
+            verdict = begin()
         return verdict
 
     def _consult(self, execution: Execution, takeovers: int) -> None:
@@ -352,6 +358,7 @@ class Attempt:
             return
         fence, held_for = execution.fence, execution.held_for
         is_recorded = execution.start_finish(SUCCEEDED)
+        # The request may be gone when the answer is there.
         parts.endings.add(lambda: self._tell_of_end(SUCCEEDED, is_recorded(), fence, held_for))
 
     def _tell_of_end(
@@ -360,7 +367,7 @@ class Attempt:
         if not is_recorded:
             logger.warning(
                 "run_end_not_recorded task=%s run=%s outcome=%r",
-                self._task.name, self._request.id, outcome,
+                self._task.name, self._news.run, outcome,
             )  # fmt: skip
         if self.skipped is None:
             self._news.ended(outcome if is_recorded else LOST, fence, held_for, error=error)
@@ -385,20 +392,18 @@ class Attempt:
         execution.give_up()
         self._news.ended(why, fence, execution.held_for)
 
-    # Told by keep-alive, in threads of its own
+    # Told by keep-alive, in threads of its own; the request may be gone by then
 
     def _on_lost(self, loss: LeaseLost) -> None:
-        lease_lost.send(task=self._task.name, run=self._request.id, key=loss.key, fence=loss.fence)
+        lease_lost.send(task=self._task.name, run=self._news.run, key=loss.key, fence=loss.fence)
         self._news.lease_may_be_lost(loss.key, loss.fence)
         if self._abort is not None and detect_environment() == "default":
             self._abort.now(loss)
 
     def _on_overdue(self) -> None:
-        expected = self._options.expect_within
-        logger.warning(
-            "run_overdue task=%s run=%s expected=%s", self._task.name, self._request.id, expected
-        )
-        lease_overdue.send(task=self._task.name, run=self._request.id, expected=expected)
+        task, run, expected = self._task.name, self._news.run, self._options.expect_within
+        logger.warning("run_overdue task=%s run=%s expected=%s", task, run, expected)
+        lease_overdue.send(task=task, run=run, expected=expected)
         if expected is not None:
             self._news.overdue(expected)
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from celery.app.task import Task
 from kombu.utils.uuid import uuid
 
+from celery_singleton_lock.broker.kept_client import keep_client
 from celery_singleton_lock.core.errors import DuplicateRun, StoreUnavailable
 from celery_singleton_lock.core.models import Answer, Granted, Held, Lease, LeaseRequest, Release
 from celery_singleton_lock.recovery.outbox.recording import Recorder
@@ -62,13 +63,17 @@ def _publish(claim: _Claim, task: Any, args: Any, kwargs: Any, **options: Any) -
         try:
             # Not earlier: those that wait for a producer would each have a connection to the store.
             claim.ask()
-            return Task.apply_async(task, args, kwargs, producer=_Gate(claim, producer), **options)
+            result = Task.apply_async(task, args, kwargs, producer=_Gate(claim, producer), **options)
         except Exception as error:
             if claim.lease is not None or claim.goes_on_without:
                 raise
             # Nothing was published, and the producer's connection is as good as before: an error that
             # leaves this block would close it.
             trouble = error
+        else:
+            # For the next call: now the channel is there for sure.
+            keep_client(producer.channel)
+            return result
     if claim.taken_by is None:
         raise trouble
     return None

@@ -57,7 +57,7 @@ class Early:
 
 
 def ask_early(task: Any, request: Any, parts: Parts) -> None:
-    """`request`: the Context of the parent's request. Nothing is done where that would be of no use:
+    """`request`: the parent's, as `ask_of` reads it. Nothing is done where that would be of no use:
     then it is asked for, and any trouble told, when the task begins."""
     if not parts.endings.is_open:
         return
@@ -74,9 +74,19 @@ def ask_early(task: Any, request: Any, parts: Parts) -> None:
 
 def take_early(request: Any) -> Early | None:
     """For whoever is first to ask; None for all others."""
-    told = (request.properties or {}).get(OURS) or {}
-    early: Early | None = told.pop(_EARLY, None)
+    early = _taken((request.properties or {}).get(OURS) or {})
     if early is not None and not early.is_about(request):
         early.take_back()
         return None
+    return early
+
+
+def take_back_early(told: dict[str, Any]) -> None:
+    """Where nobody has asked. `told`: what a parent process tells of its request."""
+    if (early := _taken(told)) is not None:
+        early.take_back()
+
+
+def _taken(told: dict[str, Any]) -> Early | None:
+    early: Early | None = told.pop(_EARLY, None)
     return early

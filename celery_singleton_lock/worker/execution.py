@@ -58,8 +58,6 @@ class Execution:
         *,
         memory: Memory | None = None,
         early: Callable[[], list[Answer] | None] | None = None,
-        on_lost: OnLost | None = None,
-        on_overdue: Callable[[], None] | None = None,
     ) -> None:
         """`early`: the answers to `requests_of`, which are on their way; None: ask again."""
         self.ask = ask
@@ -71,14 +69,14 @@ class Execution:
         self._early = early
         self.may_be_forgotten_before: datetime | None = None
         """The store may have forgotten what was before this time; None: nothing."""
-        self._on_lost = on_lost
-        self._on_overdue = on_overdue
         self._began_at = 0.0
         self._ending = threading.Lock()
 
-    def begin(self) -> Verdict:
+    def begin(
+        self, on_lost: OnLost | None = None, on_overdue: Callable[[], None] | None = None
+    ) -> Verdict:
         """One round trip; one more where not all is granted, and one before it where somebody may have
-        begun. Raises `StoreUnavailable`."""
+        begun. Raises `StoreUnavailable`. `on_lost` and `on_overdue` are for keep-alive."""
         if (keep := self._stand_back()) is not None:
             return keep
         answers, witness = self._acquire()
@@ -93,7 +91,7 @@ class Execution:
             self._store.undo(others)
         match verdict:
             case Start(leases):
-                self._hold(leases)
+                self._hold(leases, on_lost, on_overdue)
             case Skip(lease=lease) | Poisoned(lease=lease):
                 self.leases = Leases(lease)
         return verdict
@@ -117,18 +115,20 @@ class Execution:
         """For one that waits in its own process: how long it does, for `lock_wait`."""
         self.ask = replace(self.ask, waited=timedelta(seconds=boottime() - began))
 
-    def _hold(self, leases: Leases) -> None:
+    def _hold(
+        self, leases: Leases, on_lost: OnLost | None, on_overdue: Callable[[], None] | None
+    ) -> None:
         self.leases = leases
         self._began_at = boottime()
         terms = self._terms
         self._keep_alive.guard(
             leases.run,
-            on_lost=self._on_lost,
+            on_lost=on_lost,
             expect_within=terms.expect_within,
-            on_overdue=self._on_overdue,
+            on_overdue=on_overdue,
         )
         if leases.task is not None:
-            self._keep_alive.guard(leases.task, on_lost=self._on_lost, at_most=terms.at_most)
+            self._keep_alive.guard(leases.task, on_lost=on_lost, at_most=terms.at_most)
         if leases.call is not None:
             self._keep_alive.guard(leases.call)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from typing import Any, Final
 
 from celery_singleton_lock.core import facts, headers
@@ -21,10 +20,15 @@ class News:
     """Of one run. Nothing is made while nobody listens: most tasks are quicker than that."""
 
     def __init__(self, listeners: facts.Listeners, task: str, request: Any) -> None:
-        """`request`: a Context, in the child or of the parent's request."""
+        """`request`: a Context, in the child or of the parent's request. It is not kept: what hangs on
+        it may have this."""
+        self.run: Final[str] = request.id or ""
         self._listeners = listeners
         self._task = task
-        self._request = request
+        self._worker = request.hostname or ""
+        self._attempt = (request.retries or 0) + 1
+        self._custom = request.headers
+        self._named: facts.RunName | None = None
 
     def started(self, fence: int, takeovers: int, waited: timedelta) -> None:
         if self._listeners:
@@ -77,19 +81,12 @@ class News:
             self._tell(facts.RunOverdue, expected=expected)
 
     def _tell(self, kind: type[facts.Fact], **said: Any) -> None:
-        worker = self._request.hostname or ""
+        if self._named is None:
+            custom = self._custom or {}
+            entry, slot = custom.get(headers.ENTRY), headers.read_slot(custom.get(headers.SLOT))
+            self._named = facts.RunName(self.run, self._task, entry, slot)
         fact: Any = kind
-        self._listeners.tell(fact(at=datetime.now(UTC), run=self._name, worker=worker, **said))
-
-    @property
-    def _attempt(self) -> int:
-        return (self._request.retries or 0) + 1
-
-    @cached_property
-    def _name(self) -> facts.RunName:
-        custom = self._request.headers or {}
-        entry, slot = custom.get(headers.ENTRY), headers.read_slot(custom.get(headers.SLOT))
-        return facts.RunName(self._request.id or "", self._task, entry, slot)
+        self._listeners.tell(fact(at=datetime.now(UTC), run=self._named, worker=self._worker, **said))
 
 
 def tell_of_letter(app: Any, letter: Letter) -> None:

@@ -8,6 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, Final
 
 from billiard.einfo import ExceptionWithTraceback
@@ -32,7 +33,7 @@ from celery_singleton_lock.recovery.letters import FAILED as LETTER_FAILED
 
 from .asking import OURS, ask_of
 from .closing import Closing
-from .early import ask_early, take_early
+from .early import ask_early, take_back_early
 from .last_letter import LastLetter, letter_for, reason_of
 from .news import News
 from .options import TaskOptions
@@ -87,9 +88,26 @@ class SingletonRequest(Request):  # type: ignore[misc]
                 fields[name] = sent[header]
         super().send_event(type, **fields)
 
+    @property
+    def _as_asked(self) -> SimpleNamespace:
+        """As `ask_of` reads it. To make a Context takes ten times as long."""
+        request = self._request_dict
+        args, kwargs, _ = self._payload
+        return SimpleNamespace(
+            id=self.id,
+            args=args,
+            kwargs=kwargs,
+            headers=request.get("headers") or request,
+            properties=request["properties"],
+            retries=request.get("retries"),
+            replaced_task_nesting=request.get("replaced_task_nesting"),
+            delivery_info=request.get("delivery_info"),
+            hostname=request.get("hostname"),
+        )
+
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         if self.task.acks_late:
-            ask_early(self.task, self._context, parts_of(self.app))
+            ask_early(self.task, self._as_asked, parts_of(self.app))
         super().on_accepted(pid, time_accepted)
 
     # What the child says
@@ -301,8 +319,7 @@ class SingletonRequest(Request):  # type: ignore[misc]
 
     def _take_back_early(self) -> None:
         """Where Celery has ended the task before it began."""
-        if (early := take_early(self._context)) is not None:
-            early.take_back()
+        take_back_early(self._told)
 
     def reject(self, requeue: bool = False) -> None:
         self._take_back_early()

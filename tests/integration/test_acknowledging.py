@@ -11,10 +11,12 @@ from celery import Celery
 from kombu.transport.redis import Channel
 
 from celery_singleton_lock import SingletonTask
+from celery_singleton_lock.broker.kept_client import keep_client
 from celery_singleton_lock.testing.servers import RedisServer, TcpProxy
 from celery_singleton_lock.worker import acknowledging
 from celery_singleton_lock.worker.acknowledging import Acknowledging
-from celery_singleton_lock.worker.kept_pipe import keep_pipe
+from celery_singleton_lock.worker.attempt import Attempt
+from celery_singleton_lock.worker.execution import Execution
 from celery_singleton_lock.worker.request import COUNTS
 from tests.end_to_end.beats import until
 
@@ -220,20 +222,35 @@ def test_worker_whose_broker_need_not_remember_acknowledges_nothing(
     drain(server, app, 3)
 
 
-def test_pipe_that_is_in_use_is_given_to_nobody_else(app: Celery) -> None:
-    """A signal handler gives messages back in the middle of whatever the worker does."""
+def test_client_is_kept_for_as_long_as_the_channel_has_its_connections(app: Celery) -> None:
     with app.connection() as connection:
         channel = connection.default_channel
-        acquire = keep_pipe(channel)
-        assert keep_pipe(channel) is acquire
-        with acquire() as pipe:
-            pipe.set("a", 1)
-            with acquire() as other:
-                assert other is not pipe
-                other.set("b", 2).execute()
-            pipe.execute()
-        with acquire() as again:
-            assert again is pipe
-            assert again.get("a").get("b").execute() == [b"1", b"2"]
-        with acquire(other) as given:
-            assert given is other
+        keep_client(channel)
+        keep_client(channel)
+        with channel.conn_or_acquire() as client, channel.conn_or_acquire() as again:
+            assert again is client
+            assert client.set("a", 1)
+        with channel.conn_or_acquire(client="given") as given:
+            assert given == "given"
+        # As after a fork, and when the broker has closed them.
+        channel._disconnect_pools()
+        with channel.conn_or_acquire() as other:
+            assert other is not client
+            assert other.connection_pool is channel.pool
+            assert other.get("a") == b"1"
+
+
+def test_task_leaves_nothing_to_the_garbage_collector(server: RedisServer, app: Celery) -> None:
+    body, calls = define_body(app)
+    for number in range(20):
+        body.delay(number)
+    gc.collect()
+    gc.disable()
+    try:
+        with working(app, pool="solo", concurrency=1):
+            until(lambda: unacknowledged(server) == 0 == queued(server) and len(calls) == 20)
+            left = [each for each in gc.get_objects() if type(each) in (Attempt, Execution)]
+            # The last one may still be told of.
+            assert len(left) <= 2
+    finally:
+        gc.enable()

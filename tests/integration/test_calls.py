@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from celery import Celery, chain
 from kombu.exceptions import OperationalError
+from kombu.transport.redis import Channel
 
 from celery_singleton_lock import (
     ConfigurationError,
@@ -54,6 +55,25 @@ def app(server: RedisServer) -> Iterator[Celery]:
     # What it has yet to tell the store would be told to that of the next test, whose calls are alike.
     parts_of(app).confirming.flush()
     gc.collect()
+
+
+def test_calls_are_published_with_one_client(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    create: Any = Channel._create_client
+
+    def counted(self: Any, *args: Any, **options: Any) -> Any:
+        made.append(1)
+        return create(self, *args, **options)
+
+    @define(app, base=SingletonTask, name="t", on_duplicate="join")
+    def body(number: int) -> None:
+        pass
+
+    body.delay(0)
+    monkeypatch.setattr(Channel, "_create_client", counted)
+    for number in range(1, 11):
+        body.delay(number)
+    assert len(made) <= 1
 
 
 def test_equal_call_joins_the_one_that_is_queued_or_running(app: Celery, server: RedisServer) -> None:
