@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from celery import Celery
-from celery.contrib.testing.worker import start_worker
+from celery.contrib.testing.worker import TestWorkController, start_worker
 from celery.signals import setup_logging
 from celery.worker import state
 
@@ -50,12 +50,20 @@ def working(
     try:
         with start_worker(
             app, pool=pool, concurrency=concurrency, perform_ping_check=False, shutdown_timeout=20,
-            **options,
+            WorkController=_Worker, **options,
         ):  # fmt: skip
             yield
     finally:
         setup_logging.disconnect(_leave_logging_alone)
         state.reset_state()
+        # Where a worker did not end in time, Celery leaves word that the next one is to stop at once.
+        state.should_stop = state.should_terminate = None
+
+
+class _Worker(TestWorkController):  # type: ignore[misc]
+    def ensure_started(self) -> None:
+        """Celery's own waits for ever for one that has failed to start."""
+        assert self._on_started.wait(60), "the worker did not start"
 
 
 def _leave_logging_alone(**_: Any) -> None: ...
