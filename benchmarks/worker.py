@@ -111,10 +111,14 @@ def drained(effort: Effort) -> Iterator[Answer]:
 
 
 def called(effort: Effort) -> Iterator[Answer]:
-    with RedisServer() as broker, RedisServer() as locks, bench_app(broker, locks) as (_, app):
-        subjects = {
-            name: Subject(Caller(app, name), effort.calls) for name in ("ours", "plain", "joined")
-        }
+    with RedisServer() as locks, ExitStack() as stack:
+        subjects: dict[str, Subject] = {}
+        for task, more in (("ours", OURS), ("plain", NOTHING_MORE), ("joined", OURS)):
+            # A broker each: apps of a process share the producers of an address, and so whatever is
+            # done for one of them.
+            broker = stack.enter_context(RedisServer())
+            _, app = stack.enter_context(bench_app(broker, locks, more))
+            subjects[task] = Subject(Caller(app, task), effort.calls)
         questions = [
             promised(promises.CALL, "ours", "plain"),
             promised(promises.CALL_ON_DUPLICATE, "joined", "plain"),
