@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -11,6 +11,7 @@ from typing import Any, Final
 from celery.app.task import Task
 from kombu.utils.uuid import uuid
 
+from celery_singleton_lock.broker.declaring import Undeclared
 from celery_singleton_lock.broker.kept_client import keep_client
 from celery_singleton_lock.core.errors import DuplicateRun, StoreUnavailable
 from celery_singleton_lock.core.models import Answer, Granted, Held, Lease, LeaseRequest, Release
@@ -162,11 +163,18 @@ class _Gate:
         self._producer = producer
 
     def __getattr__(self, name: str) -> Any:
+        return getattr(self._settled(), name)
+
+    def publish(self, body: Any, declare: Iterable[Any] | None = None, **options: Any) -> Any:
+        producer = self._settled()
+        return producer.publish(body, declare=Undeclared(producer, declare or ()), **options)
+
+    def _settled(self) -> Any:
         claim = self._claim
         claim.settle()
         if claim.lease is None and not claim.goes_on_without:
             raise _Taken
-        return getattr(self._producer, name)
+        return self._producer
 
 
 def _keep_until_started(lease: Lease | None, expires: Any, parts: Parts) -> None:

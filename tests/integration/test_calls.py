@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, chain
+from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 from kombu.transport.redis import Channel
 
@@ -25,7 +26,7 @@ from celery_singleton_lock import (
     Skipped,
     current_run,
 )
-from celery_singleton_lock.testing.servers import RedisServer
+from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer, TcpProxy
 from celery_singleton_lock.worker.confirming import Confirming
 from celery_singleton_lock.worker.parts import parts_of
 from tests.end_to_end.beats import until
@@ -74,6 +75,30 @@ def test_calls_are_published_with_one_client(app: Celery, monkeypatch: pytest.Mo
     for number in range(1, 11):
         body.delay(number)
     assert len(made) <= 1
+
+
+def test_queue_that_went_away_with_the_connection_is_declared_again(
+    rabbitmq: RabbitMQServer, server: RedisServer
+) -> None:
+    with TcpProxy(rabbitmq.port) as proxy, Connection(rabbitmq.url) as direct:
+        through = rabbitmq.url.replace(f":{rabbitmq.port}", f":{proxy.port}")
+        app = Celery("gone", broker=through, set_as_current=False)
+        app.conf.update(singleton_lock_url=server.url, task_default_queue="gone")
+        app.conf.broker_transport_options = {"confirm_publish": True}
+
+        @define(app, base=SingletonTask, name="t", on_duplicate="join")
+        def body(number: int) -> None:
+            pass
+
+        body.delay(0)
+        direct.default_channel.queue_delete("gone")
+        proxy.cut()
+        body.delay(1)
+        message = direct.default_channel.basic_get("gone", no_ack=True)
+        assert message is not None
+        assert message.headers["argsrepr"] == "(1,)"
+        direct.default_channel.queue_delete("gone")
+        app.close()
 
 
 def test_equal_call_joins_the_one_that_is_queued_or_running(app: Celery, server: RedisServer) -> None:
