@@ -207,6 +207,9 @@ class LateBroker:
         if self.not_counted_in:
             self.not_counted_in.count = before
 
+    def publish_anew(self, dues: Sequence[Due]) -> None:
+        self._publisher.publish_anew(dues)
+
     def publish_again(self, messages: Sequence[Mapping[str, Any]]) -> None:
         self._publisher.publish_again(messages)
 

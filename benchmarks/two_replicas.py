@@ -166,6 +166,9 @@ class CountingPublisher:
         self.count += len(dues)
         self.last_at = time.time()
 
+    def publish_anew(self, dues: Sequence[Due]) -> None:
+        self._publisher.publish_anew(dues)
+
     def publish_again(self, messages: Sequence[Mapping[str, Any]]) -> None:
         self._publisher.publish_again(messages)
 

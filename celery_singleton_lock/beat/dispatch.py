@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,7 +18,7 @@ from celery_singleton_lock.leases import LeaseStore
 from .agenda import Agenda
 from .entries import Due, NotTaken, OnMissed, PlannedEntry, Publishes
 from .membership import Company
-from .plan import Plan, as_position, as_slot, delay_of, plan
+from .plan import Plan, as_position, as_slot, delay_of, plan, slots_between
 from .positions import POSITION_KEPT_FOR, Positions, recording
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ class Dispatch:
         *,
         slot_ttl: timedelta,
         on_missed: OnMissed,
+        on_published: Callable[[PlannedEntry, Sequence[datetime]], None],
         clock: Clock,
     ) -> None:
         self._store = store
@@ -64,6 +65,7 @@ class Dispatch:
         self._positions = positions
         self._slot_ttl = slot_ttl
         self._on_missed = on_missed
+        self._on_published = on_published
         self._clock = clock
         self._quiet_until = 0.0
         self._unrecorded: list[Release] = []
@@ -168,8 +170,18 @@ class Dispatch:
 
     def _learn(self, entry: PlannedEntry, position: int | None) -> None:
         if position is not None:
+            self._on_published(entry, self._published_up_to(entry, as_slot(position)))
             entry.position = as_slot(position)
         self.put(entry)
+
+    def _published_up_to(self, entry: PlannedEntry, slot: datetime) -> list[datetime]:
+        """By others. Of what is older than late nobody here can tell whether it was passed over."""
+        late = self._company.now() - entry.rule.late_line
+        if entry.next_slot == slot:
+            return [slot] if slot > late else []
+        if entry.position is None or slot <= entry.position:
+            return []
+        return slots_between(entry.grid, max(entry.position, late), slot)[0]
 
     def _wait_for_holder(self, entry: PlannedEntry, remaining: timedelta) -> None:
         """It publishes; or it dies, and then the slot is ours to do."""
@@ -208,6 +220,7 @@ class Dispatch:
             for slot in claim.plan.missed:
                 self._on_missed(Due(claim.entry.name, slot))
             claim.entry.position = claim.plan.position
+            self._on_published(claim.entry, claim.plan.publish)
             self._agenda.put_slot(claim.entry, claim.plan.next_slot)
             self._notice_end(claim.entry)
         self._unrecorded.extend(

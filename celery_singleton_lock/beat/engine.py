@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -23,11 +23,13 @@ from . import book
 from .agenda import Agenda
 from .book import Configured, Defined, Job, Paused, Removed
 from .dispatch import Dispatch
-from .entries import BrokerUnavailable, OnMissed, PlannedEntry, Publishes
+from .entries import BrokerUnavailable, Due, OnMissed, PlannedEntry, Publishes
 from .membership import HEARTBEAT, Company
 from .plan import entry_key
 from .positions import Positions
 from .reaper import Reaper
+from .start_terms import StartTerms
+from .unstarted import Unstarted
 from .versions import Versions
 
 logger = logging.getLogger(__name__)
@@ -52,6 +54,9 @@ class Engine:
         replica: str,
         slot_ttl: timedelta,
         lock_ttl: timedelta,
+        start_within: timedelta | None = None,
+        terms_of: Callable[[str], StartTerms | None] = lambda _: None,
+        remember_for: timedelta = timedelta(hours=2),
         on_missed: OnMissed,
         listeners: Listeners | None = None,
         roster: Roster | None = None,
@@ -67,6 +72,20 @@ class Engine:
         self._company = Company(store, self._book, replica, clock)
         self._agenda = Agenda()
         self._positions = Positions(store, self._company, slot_ttl, clock)
+        self._entries: dict[str, PlannedEntry] = {}
+        self._unstarted = Unstarted(
+            store,
+            publisher,
+            self._company,
+            self._listeners,
+            app_name=app_name,
+            find=self._entries.get,
+            terms_of=terms_of,
+            slot_ttl=slot_ttl,
+            within=start_within,
+            remember_for=remember_for,
+            clock=clock,
+        )
         self._dispatch = Dispatch(
             store,
             publisher,
@@ -75,6 +94,7 @@ class Engine:
             self._positions,
             slot_ttl=slot_ttl,
             on_missed=on_missed,
+            on_published=self._unstarted.expect,
             clock=clock,
         )
         self._reaper = Reaper(
@@ -86,7 +106,6 @@ class Engine:
             lock_ttl=lock_ttl,
             clock=clock,
         )
-        self._entries: dict[str, PlannedEntry] = {}
         self._pages: dict[str, Page] = {}
         self._pauses: dict[str, Paused] = {}
         self._versions = Versions(self._company)
@@ -105,9 +124,13 @@ class Engine:
             self._agenda.drop(entry)
         self._positions.forget()
         stay = [entry for entry in self._entries.values() if not entry.mark]
-        self._entries = {}
+        self._entries.clear()
         for entry in (*entries, *stay):
             self._put(entry)
+
+    def refuse(self, due: Due) -> None:
+        """Say of a slot that it can never be published."""
+        self._unstarted.refuse(due)
 
     @property
     def is_ready(self) -> bool:
@@ -155,9 +178,11 @@ class Engine:
             self._dispatch.do_what_is_due()
             self._close_what_ended()
             self._reaper.reap()
+            self._unstarted.publish_again()
         except StoreUnavailable as error:
             self._company.hurry()
             self._reaper.wait()
+            self._unstarted.wait()
             self._say(f"the lease store is away: {error.reason}", "store")
             return random.uniform(0.2, 0.5)  # nosec B311 # noqa: S311 - jitter, not a secret
         except BrokerUnavailable as error:
@@ -277,6 +302,7 @@ class Engine:
         self._positions.want(self._entries.values())
         self._dispatch.keep_quiet(HEARTBEAT)
         self._reaper.wait()
+        self._unstarted.forget()
 
     def _tell_members(self) -> None:
         members = self._company.members

@@ -60,6 +60,10 @@ class Due:
     slot: datetime
     in_turn: bool = False
     """It fills a gap: while its job is executed it waits, and is not skipped."""
+    again: bool = False
+    """It was published before, and nobody has started its run."""
+    expires: datetime | None = None
+    """Where that was to be reckoned from when it was published first."""
 
 
 class NotTaken(BrokerUnavailable):
@@ -81,6 +85,9 @@ class Publishes(Protocol):
 
     def publish_again(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Publish messages as they were noted in the records of their runs, and have them confirmed."""
+
+    def publish_anew(self, dues: Sequence[Due]) -> None:
+        """`publish`, of what was published before."""
 
 
 OnMissed = Callable[[Due], None]

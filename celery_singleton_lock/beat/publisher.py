@@ -60,6 +60,12 @@ class Publisher:
         if not_taken:
             raise NotTaken(not_taken)
 
+    def publish_anew(self, dues: Sequence[Due]) -> None:
+        """`publish`, of what was published before, and is not told of as published once more."""
+        self._plain = PlainMessages(self._app)
+        if not_taken := self._batches.publish(dues):
+            raise NotTaken(not_taken)
+
     def publish_again(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Publish messages as they were noted in the records of their runs, each confirmed. One that
         the broker will not have is reported and passed over."""
@@ -109,6 +115,8 @@ class Publisher:
         if self._more_headers is not None:
             headers.update(self._more_headers(task_id, due.entry, due.slot))
         options = entry.options
+        if due.expires is not None:
+            options = {**options, "expires": due.expires}
         if self._batches.broker.is_confirming:
             # Otherwise a message that no queue takes is confirmed like any other.
             options = {**options, "mandatory": True}
@@ -124,10 +132,11 @@ class Publisher:
             self._app.send_task(entry.task, args, kwargs, producer=producer, **options)
 
     def _settle(self, dues: Sequence[Due]) -> None:
+        dues = [due for due in dues if not due.again]
         if logger.isEnabledFor(logging.INFO):
             for due in dues:
                 logger.info("slot_published entry=%r slot=%s", due.entry, _as_text(due.slot))
-        if self._on_published is not None:
+        if dues and self._on_published is not None:
             self._on_published(dues)
 
     def _refuse(self, due: Due, error: BaseException) -> None:
@@ -150,12 +159,16 @@ def _evaluated(entry: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _headers(due: Due) -> Mapping[str, Any]:
-    headers = {
+    headers: dict[str, Any] = {
         "celery_beat_task": True,
         names.ENTRY: due.entry,
         names.SLOT: _as_text(due.slot),
     }
-    return {**headers, names.IN_TURN: True} if due.in_turn else headers
+    if due.in_turn:
+        headers[names.IN_TURN] = True
+    if due.again:
+        headers[names.AGAIN] = True
+    return headers
 
 
 def _as_text(slot: datetime) -> str:

@@ -29,6 +29,7 @@ from .entry import SingletonEntry, plan_entry
 from .plan import run_id
 from .publisher import Publisher
 from .roster import Roster
+from .start_terms import StartTerms, terms_of
 
 if TYPE_CHECKING:
     from celery_singleton_lock.recovery.outbox.thread import RelayThread
@@ -158,6 +159,12 @@ class SingletonSchedulerMixin:
             runs = tuple(map(self._name_of, dues))
             self._listeners.tell(SlotsPublished(at=self._now(), runs=runs, replica=self._replica))
 
+    def _refuse(self, due: Due) -> None:
+        if self._engine is not None:
+            self._engine.refuse(due)
+        if not due.again:  # of that it was told the first time
+            self._tell_missed(due, "refused")
+
     def _tell_missed(self, due: Due, reason: str) -> None:
         logger.warning(
             "slot_missed entry=%r slot=%s reason=%r", due.entry, due.slot.isoformat(), reason
@@ -172,6 +179,13 @@ class SingletonSchedulerMixin:
         except KeyError:  # it was removed meanwhile
             task = ""
         return RunName(run_id(self.app.main or "", due.entry, due.slot), task, due.entry, due.slot)
+
+    def _terms_of(self, name: str) -> StartTerms | None:
+        try:
+            entry = self._roster.entry_of(name) if self._roster else None
+        except KeyError:  # it was removed meanwhile
+            entry = None
+        return None if entry is None else terms_of(entry, self.app, self._settings)
 
     def _now(self) -> datetime:
         return (self._engine and self._engine.now) or datetime.now(UTC)
@@ -196,7 +210,7 @@ class SingletonSchedulerMixin:
             self._publisher = Publisher(
                 self.app,
                 self._roster.entry_of,
-                on_refused=partial(self._tell_missed, reason="refused"),
+                on_refused=self._refuse,
                 on_published=self._after_publish,
                 more_headers=None if self._tracing is None else self._tracing.headers,
             )
@@ -253,6 +267,9 @@ class SingletonSchedulerMixin:
             replica=self._replica,
             slot_ttl=settings.slot_ttl,
             lock_ttl=settings.lock_ttl,
+            start_within=settings.start_within,
+            terms_of=self._terms_of,
+            remember_for=settings.remember_for,
             on_missed=partial(self._tell_missed, reason="too old"),
             listeners=self._listeners,
             roster=roster,

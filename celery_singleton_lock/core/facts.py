@@ -62,6 +62,14 @@ class SlotMissed(Fact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPublishedAgain(Fact):
+    """Nobody has started its run in time: its message is lost, or waits in a long queue."""
+
+    run: RunName
+    replica: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPublishedAgain(Fact):
     """Its worker died. `is_whole` is False where its message was too large to be kept in its record:
     the broker will deliver it again, in its own time."""

@@ -38,6 +38,7 @@ from .values import (
     read_duration,
     read_flag,
     read_name,
+    read_patience,
     refuse,
     shown,
 )
@@ -45,6 +46,7 @@ from .values import (
 PREFIX: Final = "singleton_"
 SHORTEST_LOCK_TTL: Final = timedelta(seconds=1)
 SHORTEST_SLOT_TTL: Final = timedelta(seconds=0.5)
+START_WITHIN: Final = timedelta(minutes=5)
 REMEMBER_FOR: Final = timedelta(hours=2)
 
 
@@ -132,6 +134,12 @@ class Settings:
         "How long a finished run is remembered, so that a late copy of its message is not executed. At "
         "least the lock ttl, and twice the broker's visibility timeout.",
         "7200 s, or the least that is allowed if that is more",
+    ))  # fmt: skip
+    start_within: timedelta | None = field(default=START_WITHIN, metadata=_about(
+        read_patience, "seconds, a timedelta, or False",
+        "A scheduled run that no worker has started within this time is published again, under its id: "
+        "its message may be lost. False: never. Less than half of the time that runs are remembered.",
+        "300 s, or a quarter of singleton_remember_for if that is less",
     ))  # fmt: skip
     catch_up: Literal["none", "latest", "all"] = field(default="latest", metadata=_about(
         one_of("none", "latest", "all"), "none, latest or all",
@@ -241,6 +249,8 @@ class Settings:
                 f"{least.total_seconds():g}, twice the visibility timeout, or lower that in "
                 "broker_transport_options",
             )  # fmt: skip
+        # A run is to be looked after more than once before it could be forgotten.
+        values.setdefault("start_within", min(START_WITHIN, values["remember_for"] / 4))
         return cls(**values)
 
     def __post_init__(self) -> None:
@@ -262,6 +272,9 @@ class Settings:
         if self.remember_for < self.lock_ttl:
             to_do = f"raise it to singleton_lock_ttl ({lock_ttl}) or more"
             refuse("singleton_remember_for", self.remember_for, to_do)
+        if self.start_within is not None and self.start_within > self.remember_for / 2:
+            to_do = "raise singleton_remember_for to twice of it, or lower it"
+            refuse("singleton_start_within", self.start_within, to_do)
 
     @property
     def outbox_database(self) -> str | None:

@@ -44,6 +44,10 @@ def read_duration(name: str, value: object) -> timedelta:
     return duration
 
 
+def read_patience(name: str, value: object) -> timedelta | None:
+    return None if value is False else read_duration(name, value)
+
+
 def read_count(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         refuse(name, value, "give a whole number, 1 or more")

@@ -113,8 +113,11 @@ ROWS: list[tuple[str, int, list[dict[str, Any]]]] = [
                 (quantile(0.99, "singleton_slot_lag_seconds"), "99 of 100"),
             ),
             graph(
-                "Missed, and published again", "By reason; again: their worker had died.", "ops",
+                "Missed, and published again",
+                "By reason; again: no worker had started them, or it had died.",
+                "ops",
                 (rate("singleton_slots_missed_total", "reason"), "missed: {{reason}}"),
+                (rate("singleton_slots_published_again_total", "entry"), "not started: {{entry}}"),
                 (rate("singleton_runs_published_again_total", "task"), "again: {{task}}"),
                 (rate("singleton_runs_left_to_broker_total", "task"), "left to the broker: {{task}}"),
             ),

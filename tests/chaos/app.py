@@ -26,6 +26,7 @@ from .journal import Journal, new_id
 LOCK_TTL_S = 3.0
 SLOT_TTL_S = 1.5
 VISIBILITY_S = int(os.environ.get("CHAOS_VISIBILITY", "12"))
+START_WITHIN_S = 6.0
 TELL_STACKS = signal.SIGRTMIN
 """Whoever gets it writes into its log where each of its threads is: for one that does not end."""
 
@@ -50,6 +51,7 @@ app.conf.update(
     singleton_lock_ttl=LOCK_TTL_S,
     singleton_slot_ttl=SLOT_TTL_S,
     singleton_remember_for=600,
+    singleton_start_within=START_WITHIN_S,
     # Workers are killed by the dozen here, and none of that is the message's fault.
     singleton_max_deliveries=100,
     worker_prefetch_multiplier=2,

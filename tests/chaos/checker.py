@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
-from .faults import WORKERS
+from .faults import BEATS, WORKERS
 from .history import Execution, History, Window
 from .journal import Event
 
@@ -21,6 +21,7 @@ _AT_ONCE_S: Final = 0.3
 _FAILOVER_S: Final = 8.0
 _IN_QUEUE_S: Final = 15.0
 """How long a message may lie in the queue before a worker takes it."""
+_LOOKS_IN_TURN_S: Final = 2.0
 REPLICATED: Final = frozenset({"kill-master", "stop-master"})
 """Replicas lag: a failover forgets the last writes."""
 TAKES_THE_LEASE: Final = frozenset(
@@ -51,6 +52,8 @@ class Terms:
     doomed: frozenset[str]
     """Tasks that always fail: their runs end as letters."""
     lock_ttl: float
+    start_within: float
+    """A run that nobody has started by then is published again."""
     noise: float = 3.0
     """Seconds by which a busy machine may be late. Never used where safety is judged."""
 
@@ -364,16 +367,34 @@ def has_ended(judge: Judge, entry: str, run: str) -> bool:
 
 def is_lost_by_broker(judge: Judge, run: str) -> bool:
     """A Redis broker takes a message out of its queue before anybody has it: who is killed, or cut off,
-    at that moment loses it. Nothing is promised of that. Its last word on the run is then that it was
-    put into the queue, for the first time or again."""
+    at that moment loses it. Its last word on the run is then that it was put into the queue, for the
+    first time or again. No allowance for a slot's first message, where a beat lived that could see that
+    nobody started the run."""
     history = judge.history
     if not history.is_broker_watched:
         return False
     last = max(history.about(run, "published", "received"), key=lambda event: event.line, default=None)
     if last is None or last.what != "published":
         return False
+    published = history.about(run, "published")
+    if last is published[0] and not history.about(run, "received") and _was_watched(judge, last.at):
+        return False
     hurt = judge.faults(last.at - 1, last.at + _IN_QUEUE_S)
     return any(fault.target in WORKERS or "broker" in fault.target for fault in hurt)
+
+
+def _was_watched(judge: Judge, published_at: float) -> bool:
+    """Whether a beat lived, and could reach all servers, until it should have looked after the run."""
+    until = published_at + judge.terms.start_within + _LOOKS_IN_TURN_S + judge.terms.noise
+    end = judge.history.when("last_slot")
+    if end is None or until > end:
+        return False
+    hurt = {
+        fault.target
+        for fault in (*judge.history.faults, *judge.history.stalls)
+        if fault.touches(published_at - 1, until)
+    }
+    return any(hurt <= {*WORKERS, *BEATS} - {beat} for beat in BEATS)
 
 
 def copies_have_a_reason(judge: Judge) -> Iterator[Violation]:

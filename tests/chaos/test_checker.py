@@ -18,6 +18,7 @@ TERMS = Terms(
     single=frozenset({"job"}),
     doomed=frozenset({"doomed"}),
     lock_ttl=3.0,
+    start_within=6.0,
 )
 
 
@@ -366,6 +367,27 @@ def test_a_message_that_a_redis_broker_lost_is_nobodys_fault(tale: Tale) -> None
     assert tale.broken() == set()
     tale.events = [event for event in tale.events if event.what != "monitoring"]
     assert tale.broken() == {"every run ends"}  # RabbitMQ loses none
+
+
+def _lose_message(tale: Tale, until: float) -> None:
+    """Nobody receives it, and until their end beats do not publish it again."""
+    tale.events = [event for event in tale.events if event.what != "received" or event.entry != "job"]
+    tale.fault("kill", "worker-0", 10, 11)
+    tale.tell("last_slot", until)
+
+
+def test_a_beat_that_lives_has_to_see_that_a_message_was_lost(tale: Tale) -> None:
+    _lose_message(tale, 30)
+    assert "every run ends" in tale.broken()
+    tale.fault("kill", "beat-0", 12, 13)
+    assert "every run ends" in tale.broken()  # the other one lives
+    tale.fault("cut", "beat-1>store", 12, 13)
+    assert "every run ends" not in tale.broken()
+
+
+def test_beats_that_end_before_cannot_see_it(tale: Tale) -> None:
+    _lose_message(tale, 20)
+    assert "every run ends" not in tale.broken()
 
 
 def test_a_copy_is_allowed_while_a_beat_was_killed(tale: Tale) -> None:

@@ -23,6 +23,7 @@ TERMS: Final = Terms(
     single=frozenset({"careful", "careless", "flaky"}),
     doomed=frozenset({"doomed"}),
     lock_ttl=application.LOCK_TTL_S,
+    start_within=application.START_WITHIN_S,
 )
 SETTLE_S: Final = application.VISIBILITY_S + 4 * application.LOCK_TTL_S + 20
 

@@ -258,6 +258,11 @@ def started(takeovers: int = 0, **more: Any) -> Any:
             {"entry": "report", "reason": "too old"},
         ),
         (
+            facts.SlotPublishedAgain(at=AT, run=RUN, replica="r"),
+            "slots_published_again_total",
+            {"entry": "report"},
+        ),
+        (
             facts.RunPublishedAgain(at=AT, run=RUN, fence=1, worker="w", is_whole=True),
             "runs_published_again_total",
             {"task": "shop.report"},

@@ -96,7 +96,7 @@ def test_every_alert_has_a_runbook(alert: str) -> None:
 def test_runbooks_ask_only_for_metrics_that_exist() -> None:
     known = SAMPLES | {each.name for each in METRICS}
     settings = {"singleton_http", "singleton_lock_url", "singleton_key_prefix", "singleton_slot_ttl"}
-    settings |= {"singleton_catch_up"}
+    settings |= {"singleton_catch_up", "singleton_start_within"}
     for page in RUNBOOKS.glob("*.md"):
         assert metrics_in(page.read_text()) - known - settings == set(), page.name
 

@@ -39,15 +39,20 @@ class World:
         self.seconds = 1000.0
         self.store = CountingStore(clock=self.clock, wall_clock=self.wall_clock)
         self.published: list[Due] = []
+        self.published_anew: list[Due] = []
         self.published_again: list[Mapping[str, Any]] = []
         self.missed: list[Due] = []
         self.broker_is_away = False
         self.full_queues: set[str] = set()
+        self.refused: set[str] = set()
+        """Entries that can never be published."""
         self.seconds_to_connect = 0.0
         self.before_publish: Callable[[], None] = lambda: None
         self.at_work: Engine | None = None
         self._wakes: list[tuple[float, int, Engine]] = []
         self._names = 0
+        self.looks_after_starts: Mapping[str, Any] = {}
+        """What replicas that come are told of runs that nobody starts."""
 
     def clock(self) -> float:
         return self.seconds
@@ -66,10 +71,21 @@ class World:
         self.prepare()
         self.before_publish()
         full = [due for due in dues if due.entry in self.full_queues]
-        self.published.extend(due for due in dues if due not in full)
+        self.published.extend(self._taken([due for due in dues if due not in full]))
         self.seconds += len(dues) / 5000
         if full:
             raise NotTaken(full)
+
+    def _taken(self, dues: Sequence[Due]) -> list[Due]:
+        for due in dues:
+            if due.entry in self.refused and self.at_work is not None:
+                self.at_work.refuse(due)
+        return [due for due in dues if due.entry not in self.refused]
+
+    def publish_anew(self, dues: Sequence[Due]) -> None:
+        self.prepare()
+        self.before_publish()
+        self.published_anew.extend(self._taken(dues))
 
     def publish_again(self, messages: Sequence[Mapping[str, Any]]) -> None:
         self.prepare()
@@ -117,6 +133,7 @@ class World:
             on_missed=self.missed.append,
             app_name="app",
             clock=self.clock,
+            **self.looks_after_starts,
             **options,
         )
         heapq.heappush(self._wakes, (self.seconds, self._names, engine))

@@ -44,6 +44,10 @@ SLOTS_PUBLISHED: Final = _counter("slots_published", "Slots that the broker has 
 SLOTS_MISSED: Final = _counter(
     "slots_missed", 'Slots that will not be published: "too old" or "refused".', ENTRY, "reason"
 )
+SLOTS_PUBLISHED_AGAIN: Final = _counter(
+    "slots_published_again", "Slots whose run nobody had started in time, and which were sent again.",
+    ENTRY,
+)  # fmt: skip
 SLOT_LAG: Final = _histogram("slot_lag", "From the time of a slot to its publishing.", SLOW)
 RUNS_PUBLISHED_AGAIN: Final = _counter(
     "runs_published_again", "Runs whose worker died, and which were sent again.", TASK

@@ -46,6 +46,8 @@ class Recorder:
                 self._published(fact)
             case facts.SlotMissed(run=run, reason=reason):
                 self._counts.add(all_.SLOTS_MISSED, self._entries.shown(run.entry), reason)
+            case facts.SlotPublishedAgain(run=run):
+                self._counts.add(all_.SLOTS_PUBLISHED_AGAIN, self._entries.shown(run.entry))
             case facts.RunPublishedAgain(run=run, is_whole=is_whole):
                 metric = all_.RUNS_PUBLISHED_AGAIN if is_whole else all_.RUNS_LEFT_TO_BROKER
                 self._counts.add(metric, self._task(run))
