@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from celery import _state
@@ -14,6 +15,7 @@ hypothesis_settings.register_profile("thorough", deadline=None, max_examples=300
 hypothesis_settings.load_profile("default")
 
 ON_REAL_PROCESSES = ("tests/end_to_end", "tests/integration")
+_TIME_LIMIT = pytest.StashKey[Any]()
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +50,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(ON_REAL_PROCESSES):
             item.add_marker(pytest.mark.flaky(reruns=2))
+
+
+# pytest-timeout sets its timer once a test, and takes it back at the first failure: neither the
+# teardown after it nor the next try would have a limit, and one that hangs would hang the run for ever.
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
+    item.stash[_TIME_LIMIT] = settings
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _start_the_time_again(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    _start_the_time_again(item)
+
+
+def _start_the_time_again(item: pytest.Item) -> None:
+    if _TIME_LIMIT in item.stash:
+        item.ihook.pytest_timeout_cancel_timer(item=item)
+        item.ihook.pytest_timeout_set_timer(item=item, settings=item.stash[_TIME_LIMIT])
