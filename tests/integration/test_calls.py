@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -42,15 +43,21 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
+def shared_server() -> Iterator[RedisServer]:
     with RedisServer() as server:
         yield server
 
 
 @pytest.fixture
-def app(server: RedisServer) -> Iterator[Celery]:
-    client: Any = server.connect()
+def server(shared_server: RedisServer) -> RedisServer:
+    """Empty: calls of one test are like those of others, and would join them."""
+    client: Any = shared_server.connect()
     client.flushall()
+    return shared_server
+
+
+@pytest.fixture
+def app(server: RedisServer) -> Iterator[Celery]:
     app = new_app(server)
     yield app
     # What it has yet to tell the store would be told to that of the next test, whose calls are alike.
@@ -86,7 +93,8 @@ def test_queue_that_went_away_with_the_connection_is_declared_again(
         app.conf.update(singleton_lock_url=server.url, task_default_queue="gone")
         app.conf.broker_transport_options = {"confirm_publish": True}
 
-        @define(app, base=SingletonTask, name="t", on_duplicate="join")
+        # A name of its own: its calls may be confirmed when the next test has begun already.
+        @define(app, base=SingletonTask, name="gone", on_duplicate="join")
         def body(number: int) -> None:
             pass
 
@@ -194,8 +202,10 @@ def test_call_of_a_process_that_ends_at_once_is_kept(app: Celery, server: RedisS
 
 
 def test_call_that_joins_or_is_wrong_leaves_the_connection_to_the_broker_open(
-    app: Celery, server: RedisServer
+    app: Celery, server: RedisServer, valkey: RedisServer
 ) -> None:
+    # Leases are kept elsewhere: calls are confirmed by a thread, on a connection of its own if need be.
+    app.conf.update(singleton_lock_url=valkey.url, singleton_key_prefix=f"test-{uuid.uuid4().hex}")
     define(app, base=SingletonTask, name="t", on_duplicate="join")(_does_nothing)
     body = app.tasks["t"]
     first = body.delay(1)
