@@ -21,7 +21,6 @@ from celery_singleton_lock.recovery.dead_letters import dead_letters_of
 from celery_singleton_lock.recovery.letters import Letter
 from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer, TcpProxy
 from tests.end_to_end.beats import until
-from tests.support import start_or_skip
 
 QUEUE = "dead-letters"
 CONFIG = """
@@ -165,11 +164,15 @@ def ran() -> Iterator[RedisServer]:
 
 @pytest.fixture(params=["redis", "rabbitmq"])
 def broker(request: pytest.FixtureRequest) -> Iterator[RedisServer | RabbitMQServer]:
-    server = RabbitMQServer() if request.param == "rabbitmq" else RedisServer()
-    try:
-        yield start_or_skip(server)
-    finally:
-        server.stop()
+    if request.param == "redis":
+        with RedisServer() as server:
+            yield server
+        return
+    # One takes five seconds to start: the one of all tests, which is left as it was found.
+    rabbitmq: RabbitMQServer = request.getfixturevalue("rabbitmq")
+    forget(rabbitmq.url)
+    yield rabbitmq
+    forget(rabbitmq.url)
 
 
 def app_on(url: str) -> Celery:
