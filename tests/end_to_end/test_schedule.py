@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -73,23 +74,23 @@ def entries(broker: RedisServer) -> list[str]:
     return [run.entry for run in Published(broker).runs]
 
 
+def is_alone(entry: str, broker: RedisServer) -> bool:
+    """Whether of three slots of it, a second apart, all were published and nothing else in between."""
+    return entries(broker)[-3:] == [entry] * 3
+
+
 def test_schedule_is_changed_at_run_time(broker: RedisServer, lock_url: str, beats: Beats) -> None:
     schedule = operator(broker, lock_url)
     assert len(schedule.replicas()) == 3
     schedule.add("new", "proj.tick", 0.5, args=("x",), options={"headers": {"who": "me"}})
     until(lambda: entries(broker).count("new") >= 4, within=2 + SEEN_WITHIN + NOISE)
     schedule.pause("new", why="to see")
-    time.sleep(SEEN_WITHIN + NOISE)
+    until(lambda: is_alone("often", broker), within=SEEN_WITHIN + NOISE + 3)
     paused = entries(broker).count("new")
-    time.sleep(2)
-    assert entries(broker).count("new") == paused
     schedule.resume("new")
     until(lambda: entries(broker).count("new") > paused)
     schedule.remove("new")
-    time.sleep(SEEN_WITHIN + NOISE)
-    removed = entries(broker).count("new")
-    time.sleep(2)
-    assert entries(broker).count("new") == removed
+    until(lambda: is_alone("often", broker), within=SEEN_WITHIN + NOISE + 3)
     published = Published(broker)
     assert published.copies() == 0
     published.assert_no_gap("often")
@@ -133,6 +134,11 @@ def test_backfill_on_the_command_line_waits_until_it_is_done(
     assert operator(broker, lock_url).jobs() == []
 
 
+def is_every_fifth_second(slots: list[datetime]) -> bool:
+    gaps = {(after - before).total_seconds() for before, after in pairwise(slots)}
+    return gaps == {5.0} and slots[0].second % 5 == 0
+
+
 def test_new_config_wins_while_old_replicas_run(
     broker: RedisServer, locks: RedisServer, start_beats: StartBeats
 ) -> None:
@@ -140,14 +146,9 @@ def test_new_config_wins_while_old_replicas_run(
     until(lambda: count(broker) >= 4)
     beats.start(OFTEN="5")
     until(lambda: "beat_entry_changed" in beats.logs[2])
-    time.sleep(SEEN_WITHIN + NOISE)
-    before = set(Published(broker).slots_of("often"))
-    time.sleep(11)
-    after = set(Published(broker).slots_of("often")) - before
-    assert after
-    assert all(slot.second % 5 == 0 for slot in after)
+    until(lambda: is_every_fifth_second(sorted(set(Published(broker).slots_of("often")))[-3:]))
     beats.processes[2].kill()
-    before |= after
+    before = set(Published(broker).slots_of("often"))
     until(lambda: len(set(Published(broker).slots_of("often")) - before) >= 5)
     assert beats.exit_codes() == [None, None, -signal.SIGKILL]
 
