@@ -34,8 +34,9 @@ $(VENV)/.installed-%: pyproject.toml $(VENV)/.python
 demo: $(VENV)/.installed-demo ## Beats, workers and Redis are killed, and no slot is missed or run twice
 	@$(BIN)/python -m example_project.demo
 
-# Most tests wait, for a server, a timer or a lease that runs out: two a core.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
+# Most tests wait, for a server, a timer or a lease that runs out, and use a quarter of a core: three a
+# core. Each has servers of its own: no more than there is work for.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(3 * (os.cpu_count() or 1), 16))')
 
 test: $(VENV)/.installed-test lint servers ## Lint, then all tests, with every server they need
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup

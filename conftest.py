@@ -9,6 +9,8 @@ import pytest
 from celery import _state
 from hypothesis import settings as hypothesis_settings
 
+from tests.in_parallel import ByModule, in_turn
+
 # A busy machine is no fault of ours: no deadline.
 hypothesis_settings.register_profile("default", deadline=None)
 hypothesis_settings.register_profile("thorough", deadline=None, max_examples=3000)
@@ -44,7 +46,18 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _try_again_what_waits(items)
+    if hasattr(config, "workerinput"):  # of a parallel run
+        items[:] = [items[place] for place in in_turn([item.nodeid for item in items])]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByModule | None:
+    return ByModule(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+def _try_again_what_waits(items: list[pytest.Item]) -> None:
     """What waits for processes on a busy machine is tried again, and named at the end as rerun. Not so
     what judges safety: the fault suite, the model and the kit of the stores."""
     for item in items:

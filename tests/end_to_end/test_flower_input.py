@@ -19,6 +19,8 @@ from tests.support import examples
 from .flowers import FlowerServer
 from .test_flower_access import CHANGES, PATHS, token_of
 
+pytestmark = pytest.mark.xdist_group("flower input")  # each Flower is started once
+
 few = examples(0.5)
 
 MARK = "<i id=evil>"
