@@ -56,8 +56,10 @@ def doctor(
     CHECKS: only those whose name begins so, say `store` or `schedule-late`. Exit code 0: no problem was
     found; 1: there is one.
     """
-    from celery_singleton_lock.doctor import examine
+    from celery_singleton_lock.doctor import examine, strangers
 
+    if unknown := strangers(checks):
+        raise click.UsageError(f"no check is named so: {' '.join(unknown)}")
     findings = []
     for finding in examine(
         context.obj.app, only=checks, patience=timeout, on_check=None if as_json else _tell_progress
@@ -67,8 +69,6 @@ def doctor(
             _wipe()
             _print(finding)
     counts = Counter(each.level.value for each in findings)
-    if not findings:
-        raise click.UsageError(f"no check is named so: {' '.join(checks)}")
     if as_json:
         told = {level: counts.get(level, 0) for level in COLOURS}
         print_json({"counts": told, "findings": [each.facts for each in findings]})

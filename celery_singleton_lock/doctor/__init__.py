@@ -6,7 +6,7 @@ and a remedy; what it needs to know it asks of the `Patient`, who asks each serv
 
 from __future__ import annotations
 
-from .examining import examine
+from .examining import examine, strangers
 from .findings import Finding, Level
 
-__all__ = ["Finding", "Level", "examine"]
+__all__ = ["Finding", "Level", "examine", "strangers"]

@@ -27,6 +27,12 @@ TOPICS: Final = (
 """Each registers its checks when it is imported: in the order in which people should read them."""
 
 
+def strangers(names: Collection[str]) -> list[str]:
+    """Those with which the name of no check begins."""
+    _import_topics()
+    return [name for name in names if not any(each.name.startswith(name) for each in all_checks())]
+
+
 def examine(
     app: Any,
     *,
@@ -39,8 +45,7 @@ def examine(
     `only`: checks whose name begins with one of these. `on_check` is told what is looked at next.
     `patience`: how many seconds to wait for the answers of workers, each time they are asked.
     """
-    for topic in TOPICS:
-        importlib.import_module(f".{topic}", __package__)
+    _import_topics()
     patient = Patient(app, patience=patience)
     try:
         for each in all_checks():
@@ -51,6 +56,11 @@ def examine(
             yield from _findings(each, patient)
     finally:
         patient.close()
+
+
+def _import_topics() -> None:
+    for topic in TOPICS:
+        importlib.import_module(f".{topic}", __package__)
 
 
 def _findings(check: Check, patient: Patient) -> Iterator[Finding]:

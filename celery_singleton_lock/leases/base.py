@@ -84,6 +84,12 @@ class Watch(Protocol):
         either way: ask for the lease to know."""
 
 
+class Releases(Protocol):
+    def next(self, timeout: timedelta) -> str | None:
+        """The key of the next lease that was let go and that somebody waited for, whoever that is; None
+        after `timeout`. Some may be missed. Raises `StoreUnavailable`."""
+
+
 class PollingWatch:
     """For stores that cannot call: sleeps a little longer each time, with jitter."""
 
@@ -293,6 +299,11 @@ class LeaseStore(ABC):
     def watch(self, key: str) -> AbstractContextManager[Watch]:
         """Wait for the lease to be let go, between one `acquire` with ``waiting=True`` and the next."""
         return nullcontext(PollingWatch())
+
+    def releases(self) -> AbstractContextManager[Releases] | None:
+        """Hear of all leases that are let go while somebody, who asked with ``waiting=True``, waits for
+        them. None: this store cannot tell."""
+        return None
 
     @property
     @abstractmethod

@@ -101,7 +101,13 @@ class Execution:
         if not ask.may_take_over or ask.task_key is None:
             return None
         run, task = self._store.peek([ask.run_key, ask.task_key])
-        return stand_back(ask, run, task)
+        keep = stand_back(ask, run, task)
+        if keep is None:
+            return None
+        # So that the store tells when it is free. It may be by now.
+        answers = self._store.acquire(ask.task_request())
+        self._store.undo(answers)
+        return None if isinstance(answers[0], Granted) else keep
 
     def _acquire(self) -> tuple[list[Answer], Answer | None]:
         early, self._early = self._early, None

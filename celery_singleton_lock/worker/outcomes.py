@@ -17,13 +17,13 @@ from .run import Keep, KeepReason
 class KeptAside(Ignore):  # type: ignore[misc]
     """The message stays with the worker, and is offered again."""
 
-    def __init__(self, reason: str, by: str = "", remaining_s: float = 0.0) -> None:
-        super().__init__(reason, by, remaining_s)
-        self.keep = Keep(cast(KeepReason, reason), by, timedelta(seconds=remaining_s))
+    def __init__(self, reason: str, by: str = "", remaining_s: float = 0.0, job: str = "") -> None:
+        super().__init__(reason, by, remaining_s, job)
+        self.keep = Keep(cast(KeepReason, reason), by, timedelta(seconds=remaining_s), job)
 
     @classmethod
     def because(cls, keep: Keep) -> KeptAside:
-        return cls(keep.reason, keep.by, keep.remaining.total_seconds())
+        return cls(keep.reason, keep.by, keep.remaining.total_seconds(), keep.job)
 
 
 class CopyIgnored(Ignore):  # type: ignore[misc]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_singleton_lock.core.facts import Listeners
@@ -20,6 +21,8 @@ from .keep_alive import KeepAlive
 
 if TYPE_CHECKING:
     from celery_singleton_lock.ledger import Ledger
+
+    from .waiting import Waiting
 
 App = Any  # Celery ships no types.
 
@@ -49,6 +52,13 @@ class Parts:
         self.confirming: Final = Confirming(self.store)
         self.endings: Final = Endings()
         self.remembrance: Final = None if ledger is None else Remembrance(settings, self.store, ledger)
+
+    @cached_property
+    def waiting(self) -> Waiting:
+        # Not for clients: it brings Celery's worker along.
+        from .waiting import Waiting
+
+        return Waiting(self.store)
 
     @property
     def lock_ttl(self) -> timedelta:

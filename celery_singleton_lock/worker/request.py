@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -39,7 +36,7 @@ from .news import News
 from .options import TaskOptions
 from .outcomes import CopyIgnored, KeptAside, RunSkipped
 from .parts import parts_of
-from .run import FAILED, LETTER_DUE, REVOKED, SUCCEEDED, Keep, pause_before_offer
+from .run import FAILED, LETTER_DUE, REVOKED, SUCCEEDED, Keep
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +67,9 @@ class SingletonRequest(Request):  # type: ignore[misc]
         }
         request = self._request_dict
         request["properties"] = {**(request.get("properties") or {}), OURS: self._told}
-        self._offers = 0
+        self.offers = 0
+        self.line: object | None = None
+        """Where it waits for its job."""
         self._closing: Closing | None = None
         self._letter: LastLetter | None = None
         self._pause_s = FIRST_PAUSE_S
@@ -175,54 +174,26 @@ class SingletonRequest(Request):  # type: ignore[misc]
         if consumer is None or consumer.qos is None:
             self.reject(requeue=True)
             return
-        with _changing:
-            if not self._is_to_wait(consumer):
-                self.acknowledge()
-                return
-            _waiting[self._message_name] = self
-            self._wait(keep, consumer)
-
-    def _wait(self, keep: Keep, consumer: Any) -> None:
-        now = boottime()
-        since = self._told.setdefault("kept_since", now)
-        pause = pause_before_offer(
-            keep, self._offers, timedelta(seconds=now - since), self.task.singleton_options.lock_wait
-        )
-        self._offers += 1
-        COUNTS["kept"] += 1
-        logger.log(
-            logging.INFO if self._offers == 1 else logging.DEBUG,
-            "run_kept task=%s run=%s reason=%r by=%s offers=%d pause_s=%.2f",
-            self.task.name, self.id, keep.reason, keep.by, self._offers, pause,
-        )  # fmt: skip
-        # It waits beside those that the worker may prefetch, as a task with an ETA does.
-        consumer.qos.increment_eventually()
-        self._eta_timer_entry = consumer.timer.call_after(
-            pause, consumer.apply_eta_task, (self,), priority=6
-        )
-        state.task_scheduled(self)
-
-    def _is_to_wait(self, consumer: Any) -> bool:
-        """False: another message of the same attempt waits here already, and will do for both."""
-        other = _waiting.get(self._message_name)
-        if other is None or other is self or other not in state.scheduled_requests:
-            return True
-        mine, others = self.message, other.message
-        if mine.channel is others.channel and mine.delivery_tag != others.delivery_tag:
-            return False
-        # The same message, delivered again: only the later delivery can be acknowledged.
-        other._stop_waiting(consumer)
-        return True
-
-    def _stop_waiting(self, consumer: Any) -> None:
-        consumer.timer.cancel(self._eta_timer_entry)
-        state.scheduled_requests.discard(self)
-        consumer.qos.decrement_eventually()
+        if parts_of(self.app).waiting.add(self, keep, consumer):
+            COUNTS["kept"] += 1
+        else:
+            self.acknowledge()
 
     @property
-    def _message_name(self) -> tuple[str, int, int]:
+    def attempt_name(self) -> tuple[str, int, int]:
         request = self._request_dict
         return self.id, request.get("retries") or 0, request.get("replaced_task_nesting") or 0
+
+    @property
+    def execution(self) -> str:
+        """Who holds the leases of its run."""
+        name: str = self._told["execution"]
+        return name
+
+    @property
+    def kept_since(self) -> float:
+        since: float = self._told.setdefault("kept_since", boottime())
+        return since
 
     # What the parent has to end itself, because the child cannot any more
 
@@ -309,6 +280,7 @@ class SingletonRequest(Request):  # type: ignore[misc]
             if not self._is_acknowledged_with_others():
                 super().acknowledge()
             self._free()
+            parts_of(self.app).waiting.ended(self, self.task.singleton_consumer)
 
     def _is_acknowledged_with_others(self) -> bool:
         together = getattr(self.task.singleton_consumer, "singleton_acknowledging", None)
@@ -345,9 +317,3 @@ class SingletonRequest(Request):  # type: ignore[misc]
     def _free(self) -> None:
         if self._closing is not None:
             self._closing.free_when_gone()
-
-
-_changing: Final = threading.RLock()
-_waiting: Final[weakref.WeakValueDictionary[tuple[str, int, int], SingletonRequest]] = (
-    weakref.WeakValueDictionary()
-)

@@ -72,20 +72,35 @@ class Ask:
     lock_wait: timedelta | None = None
     max_deliveries: int = 5
 
+    @property
+    def would_wait(self) -> bool:
+        """While another run does the job."""
+        return self.was_started or self.in_turn or self.overlap == "queue"
+
     def requests(self) -> list[LeaseRequest]:
         requests = [
-            LeaseRequest(self.run_key, self.owner, self.ttl, position=self.position, note=self.note)
+            LeaseRequest(self.run_key, self.owner, self.ttl, position=self.position, note=self.note),
+            *self.task_request(),
         ]
-        if self.task_key is not None:
-            requests.append(
-                LeaseRequest(self.task_key, self.owner, self.ttl, heir=self.run, note=self.about)
-            )
         if self.call_key is not None:
             # Its owner is the run, as it was in the client: the lease goes from hand to hand.
             requests.append(
                 LeaseRequest(self.call_key, self.run, self.ttl, heir=self.run, note=self.about)
             )
         return requests
+
+    def task_request(self) -> list[LeaseRequest]:
+        if self.task_key is None:
+            return []
+        request = LeaseRequest(
+            self.task_key,
+            self.owner,
+            self.ttl,
+            heir=self.run,
+            note=self.about,
+            waiting=self.would_wait,
+        )
+        return [request]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +138,8 @@ class Keep:
     reason: KeepReason
     by: str
     remaining: timedelta
+    job: str = ""
+    """The key of the lease that another run has; empty where it waits for something else."""
 
 
 SkipReason = Literal["overlap", "waited too long", "duplicate"]
@@ -160,7 +177,7 @@ def stand_back(ask: Ask, run: Record | None, task: Record | None) -> Keep | None
         return None
     if task is None or not _is_closed(task, ask):
         return None
-    return Keep("overlap", task.heir or task.owner, task.remaining)
+    return Keep("overlap", task.heir or task.owner, task.remaining, ask.task_key or "")
 
 
 def _is_closed(task: Record, ask: Ask) -> bool:
@@ -190,13 +207,12 @@ def judge(ask: Ask, answers: Sequence[Answer]) -> Verdict:
 
 
 def _overlap(ask: Ask, task: Held, lease: Lease, was_started: bool) -> Keep | Skip:
-    if was_started:
-        return Keep("overlap", task.by, task.remaining)
-    if ask.overlap == "skip" and not ask.in_turn:
-        return Skip("overlap", task.by, lease)
-    if ask.lock_wait is not None and ask.waited >= ask.lock_wait:
-        return Skip("waited too long", task.by, lease)
-    return Keep("overlap", task.by, task.remaining)
+    if not was_started:
+        if not ask.would_wait:
+            return Skip("overlap", task.by, lease)
+        if ask.lock_wait is not None and ask.waited >= ask.lock_wait:
+            return Skip("waited too long", task.by, lease)
+    return Keep("overlap", task.by, task.remaining, ask.task_key or "")
 
 
 def _lease(answer: Answer | None) -> Lease | None:
@@ -217,18 +233,26 @@ def to_take_back(verdict: Verdict, answers: Sequence[Answer]) -> list[Answer]:
 
 _FIRST_S: Final = 0.2
 _LONGEST_S: Final = 5.0
+_LONGEST_OF_THE_FIRST_S: Final = 1.0
 _AFTER_ITS_END_S: Final = 0.05
 
 
 def pause_before_offer(
-    keep: Keep, offers: int, waited: timedelta, lock_wait: timedelta | None
+    keep: Keep,
+    offers: int,
+    waited: timedelta,
+    lock_wait: timedelta | None,
+    *,
+    is_first: bool = False,
 ) -> float:
-    """Seconds until a message that was kept `offers` times is offered again.
+    """Seconds until a message that was kept `offers` times is offered again. `is_first`: of those that
+    wait for one job.
 
     A holder may let go long before its lease would end, so the end is only the latest time to ask; and
     many that wait should not come all at once.
     """
-    pause = min(_FIRST_S * 2.0 ** min(offers, 16), _LONGEST_S)
+    longest = _LONGEST_OF_THE_FIRST_S if is_first else _LONGEST_S
+    pause = min(_FIRST_S * 2.0 ** min(offers, 16), longest)
     if keep.remaining:
         pause = min(pause, keep.remaining.total_seconds() + _AFTER_ITS_END_S)
     pause *= random.uniform(0.5, 1.0)  # nosec B311 # noqa: S311 - jitter, not a secret

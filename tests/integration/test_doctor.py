@@ -665,7 +665,9 @@ def test_exit_code_is_for_scripts(redis_url: str) -> None:
     well = CommandLine(shop(redis_url))
     assert well.run("doctor", "settings", "--strict").exit_code == 0
     assert "ok" in well.ok("doctor", "settings-eager", "--all")
-    assert well.run("doctor", "settings-eagre").exit_code == 2
+    misspelt = well.run("doctor", "settings", "settings-eagre")
+    assert misspelt.exit_code == 2
+    assert "no check is named so: settings-eagre" in misspelt.output
 
 
 def test_json_of_doctor(redis_url: str) -> None:

@@ -478,6 +478,22 @@ def test_waiter_is_woken_through_the_server(server: RedisServer, store: LeaseSto
         assert not watch.wait(timedelta(seconds=0.1))
 
 
+def test_nothing_is_told_of_what_nobody_has_waited_for_lately(
+    server: RedisServer, store: LeaseStore
+) -> None:
+    lease = granted(store, "k")
+    store.acquire([LeaseRequest("k", "b", LONG, waiting=True)])
+    client: Any = server.connect()
+    assert 55e6 < float(client.hget("singleton:k", "awaited")) - time.time() * 1e6 <= 60e6
+    client.hset("singleton:k", "awaited", "1")
+    releases = store.releases()
+    assert releases is not None
+    with releases as told:
+        store.release([Release(lease)])
+        assert told.next(timedelta(seconds=0.2)) is None
+    assert not client.hexists("singleton:k", "awaited")
+
+
 @pytest.mark.parametrize(
     ("maxmemory", "policy", "warns"),
     [("100mb", "allkeys-lru", 1), ("100mb", "noeviction", 0), ("0", "allkeys-lru", 0)],
@@ -509,6 +525,10 @@ def test_rights_in_the_docs_are_enough(server: RedisServer) -> None:
         assert isinstance(held, Granted)
         store.release([Release(held.lease, position=1, outcome="ok", park=Park("heir", LONG))])
         assert watch.wait(timedelta(0)) in (True, False)
+    releases = store.releases()
+    assert releases is not None
+    with releases as told:
+        assert told.next(timedelta(seconds=0.1)) is None
     time.sleep(0.06)
     assert store.dismiss(store.expired()) == [True]
     assert len(list(store.scan())) == 2

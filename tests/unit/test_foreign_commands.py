@@ -172,7 +172,8 @@ def has_one_clear_answer(line: CommandLine, arguments: list[str]) -> None:
     assert "Traceback" not in result.output, told
     # What Click itself says on standard error has the words of who typed them, as they are.
     assert all(each.isprintable() or each == "\n" for each in result.stdout), told
-    if "--json" in arguments and result.stdout:
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if "--json" in options and result.stdout:
         json.loads(result.stdout)
     elif result.exit_code > 1:
         assert result.stderr.strip(), told

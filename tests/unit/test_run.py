@@ -62,9 +62,9 @@ BUSY = record("task:t", RecordState.HELD)
 
 
 def test_nobody_displaces_the_last_owner_of_a_run_whose_job_is_another_runs() -> None:
-    assert stand_back(ASK, RAN_OUT, BUSY) == Keep("overlap", "r2:e9", BUSY.remaining)
+    assert stand_back(ASK, RAN_OUT, BUSY) == Keep("overlap", "r2:e9", BUSY.remaining, "task:t")
     parked = record("task:t", RecordState.PARKED, heir="r3")
-    assert stand_back(ASK, RAN_OUT, parked) == Keep("overlap", "r3", parked.remaining)
+    assert stand_back(ASK, RAN_OUT, parked) == Keep("overlap", "r3", parked.remaining, "task:t")
 
 
 def test_run_that_nobody_left_behind_is_asked_for_at_once() -> None:
@@ -114,15 +114,18 @@ def test_overlap_is_skipped_by_default() -> None:
     assert judge(ASK, [run, ELSEWHERE]) == Skip("overlap", ELSEWHERE.by, run.lease)
 
 
+IN_LINE = Keep("overlap", ELSEWHERE.by, ELSEWHERE.remaining, "task:t")
+
+
 def test_overlap_waits_in_line_where_asked_to() -> None:
     ask = replace(ASK, overlap="queue")
-    assert judge(ask, [granted(), ELSEWHERE]) == Keep("overlap", ELSEWHERE.by, ELSEWHERE.remaining)
+    assert judge(ask, [granted(), ELSEWHERE]) == IN_LINE
 
 
 def test_run_that_fills_a_gap_waits_in_line_whatever_the_overlap() -> None:
     """Else of all slots of a backfill, which are published together, one would be executed."""
     ask = replace(ASK, overlap="skip", in_turn=True)
-    assert judge(ask, [granted(), ELSEWHERE]) == Keep("overlap", ELSEWHERE.by, ELSEWHERE.remaining)
+    assert judge(ask, [granted(), ELSEWHERE]) == IN_LINE
 
 
 def test_wait_in_line_ends_with_lock_wait() -> None:
@@ -184,6 +187,20 @@ def test_all_leases_are_asked_for_in_one_call() -> None:
     assert (call.heir, call.owner) == ("r1", "r1")
 
 
+@pytest.mark.parametrize(
+    ("how", "waits"),
+    [
+        ({}, False),
+        ({"overlap": "queue"}, True),
+        ({"in_turn": True}, True),
+        ({"was_started": True}, True),
+    ],
+)
+def test_store_is_to_tell_those_who_would_wait_for_their_job(how: dict[str, Any], waits: bool) -> None:
+    _, task = replace(ASK, **how).requests()
+    assert task.waiting is waits
+
+
 def test_positions_grow_with_retries_and_beyond_them_with_replacements() -> None:
     assert position_of(0, 0) < position_of(1, 0) < position_of(10_000, 0) < position_of(0, 1)
 
@@ -199,6 +216,11 @@ def test_offers_come_more_seldom_but_not_after_the_lease_has_ended() -> None:
     assert 2.5 <= pause_before_offer(keep, 20, timedelta(0), None) <= 5
     soon = Keep("held", "x", timedelta(seconds=1))
     assert pause_before_offer(soon, 20, timedelta(0), None) <= 1.05
+
+
+def test_first_in_line_is_offered_more_often_than_those_behind_it() -> None:
+    keep = Keep("overlap", "x", timedelta(seconds=30), "task:t")
+    assert 0.5 <= pause_before_offer(keep, 20, timedelta(0), None, is_first=True) <= 1
 
 
 def test_last_offer_comes_when_lock_wait_is_over() -> None:

@@ -19,7 +19,8 @@ local function keep(key, recorded)
 end
 
 local function held(key, waiting, by, remaining)
-  if waiting == '1' then redis.call('HSET', key, 'awaited', '1') end
+  -- Others may wait behind this one, who ask more seldom: all that is let go for a minute is told.
+  if waiting == '1' then redis.call('HSET', key, 'awaited', text(now + 60000000)) end
   return '0,' .. text(remaining) .. ',' .. cjson.encode(by) .. ',0'
 end
 

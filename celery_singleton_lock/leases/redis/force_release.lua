@@ -11,7 +11,7 @@ return for_each_key(function(key, note, index, prefix)
   -- The fence moves, so that the holder can neither renew nor finish: it was taken out.
   redis.call('HSET', key, 'fence', text(math.max(record[3] + 1, now)), 'until', '0',
     'note', cjson.encode(told), 'since', text(now))
-  redis.call('HDEL', key, 'heir', 'parked_until', 'awaited')
+  redis.call('HDEL', key, 'heir', 'parked_until')
   unlist(index, key)
   if record[4] then tell_released(prefix, key) end
   return text(now) .. ',' .. before

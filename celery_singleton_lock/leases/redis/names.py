@@ -58,6 +58,15 @@ class Names:
         before = self.plain.encode()
         return before + b"released:" + self._of(key)[len(before) :]
 
+    def channels(self) -> bytes:
+        """The pattern of all channels. It is that of the ACL rule in docs/stores.md: a user may listen
+        to no other."""
+        return f"{self.plain.translate(_GLOB)}released:*".encode()
+
+    def key_of_channel(self, channel: bytes) -> str:
+        told = channel.decode()[len(self.plain) + len("released:") :]
+        return told.partition(":")[2] if told.startswith("list.{") else told
+
     def group(self, group: str) -> bytes:
         """Where a group meets. Its book is named after it, in the same place of a cluster."""
         return f"{self._prefix}.{{group.{quote(group, safe='')}}}".encode()

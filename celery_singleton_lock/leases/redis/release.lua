@@ -25,7 +25,12 @@ local function release(
   else
     redis.call('HSET', key, 'until', '0', 'released', fence, 'note', '', 'call', '')
   end
-  if record[4] then redis.call('HDEL', key, 'awaited') end
+  local is_awaited = false
+  if record[4] then
+    now = now or clock()
+    is_awaited = tonumber(record[4]) > now
+    if not is_awaited then redis.call('HDEL', key, 'awaited') end
+  end
   if undo == '1' then
     if forgotten then redis.call('PEXPIRE', key, keep_ms) end
   else
@@ -42,7 +47,7 @@ local function release(
     end
   end
   unlist(index, key)
-  if record[4] then tell_released(prefix, key) end
+  if is_awaited then tell_released(prefix, key) end
   return '1'
 end
 

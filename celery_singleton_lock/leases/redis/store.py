@@ -31,6 +31,7 @@ from celery_singleton_lock.leases.base import (
     EXPIRED_KEPT_FOR,
     Grant,
     LeaseStore,
+    Releases,
     Renewal,
     Verdict,
     Watch,
@@ -43,7 +44,7 @@ from .facts import ServerState, state_of
 from .links import Link, OnServer, Part, ServerFacts
 from .names import Names
 from .scripts import Command, Word
-from .watch import ReleaseWatch
+from .watch import AllReleases, ReleaseWatch
 
 logger = logging.getLogger(__name__)
 
@@ -220,6 +221,17 @@ class RedisLeaseStore(LeaseStore):
             yield watch
         finally:
             watch.close()
+
+    @contextmanager
+    def releases(self) -> Iterator[Releases]:
+        try:
+            releases = AllReleases(self._link, self._names)
+            try:
+                yield releases
+            finally:
+                releases.close()
+        except (RedisError, OSError) as error:
+            raise self._unavailable(error) from error
 
     # Ways and means
 

@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 from celery_singleton_lock.leases.base import PollingWatch
 
 from .links import Link, PubSub
+from .names import Names
 
 
 class ReleaseWatch:
@@ -42,3 +43,20 @@ class ReleaseWatch:
         pubsub, self._pubsub = self._pubsub, None
         if pubsub is not None:
             pubsub.close()
+
+
+class AllReleases:
+    """Raises redis-py's own errors."""
+
+    def __init__(self, link: Link, names: Names) -> None:
+        self._names = names
+        self._pubsub = link.pubsub()
+        self._pubsub.psubscribe(names.channels())
+        self._pubsub.get_message(timeout=1.0)  # the server has confirmed it
+
+    def next(self, timeout: timedelta) -> str | None:
+        told = self._pubsub.get_message(timeout=timeout.total_seconds())
+        return None if told is None else self._names.key_of_channel(told["channel"])
+
+    def close(self) -> None:
+        self._pubsub.close()

@@ -265,6 +265,24 @@ class GrantFacts(StoreFixtures):
                 watch.wait(timedelta(seconds=10))
         releasing.join()
 
+    def test_store_that_tells_of_releases_tells_of_those_that_somebody_waits_for(
+        self, store: LeaseStore, key: str
+    ) -> None:
+        awaited, listed, ignored = key, f"run:{key}", f"{key}:nobody"
+        leases = [grant(store, each, "a") for each in (ignored, listed, awaited)]
+        releases = store.releases()
+        if releases is None:
+            return
+        with releases as told:
+            for each in (listed, awaited):
+                ask(store, each, "b", waiting=True)
+            store.release([Release(lease) for lease in leases])
+            assert {told.next(timedelta(seconds=10)) for _ in range(2)} == {listed, awaited}
+            # Others may wait behind the one that asked.
+            store.release([Release(grant(store, awaited, "c"))])
+            assert told.next(timedelta(seconds=10)) == awaited
+            assert told.next(timedelta(seconds=0.1)) is None
+
     @pytest.mark.parametrize(
         "arguments",
         [
