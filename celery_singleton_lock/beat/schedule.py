@@ -141,6 +141,18 @@ class Schedule:
         self._audit("entry_backfilled", name, why, slots=len(slots), **bounds)
         return Backfill(job, len(slots), name)
 
+    def cancel(self, job: str, *, why: str = "") -> Job:
+        """Publish no more of a trigger or backfill, which is returned. `job` is its id, or as much of
+        its beginning as no other has. What was published is executed all the same."""
+        found = [each for each in self.jobs() if each.id.startswith(job)] if job else []
+        if len(found) != 1:
+            how = "no job that is not done has" if not found else f"{len(found)} jobs have"
+            raise ConfigurationError(f"{how} an id that begins with {job!r}: see `schedule jobs`")
+        [cancelled] = found
+        self._store.write(self._book, [book.removal(book.JOB + cancelled.id)])
+        self._audit("job_cancelled", cancelled.entry, why, kind=cancelled.kind, job=cancelled.id)
+        return cancelled
+
     # What there is
 
     def entries(self) -> list[EntryState]:
@@ -176,7 +188,7 @@ class Schedule:
         """Triggers and backfills that are not done yet, oldest first."""
         return [said for said in self._pages() if isinstance(said, Job)]
 
-    def position_of(self, backfill: Backfill) -> datetime | None:
+    def position_of(self, backfill: Backfill | Job) -> datetime | None:
         """Up to which slot a backfill is published; None: it has not begun, or is done."""
         [record] = self._store.peek([job_key(self._app_name, backfill.entry, "backfill", backfill.id)])
         return as_slot(record.position) if record and record.position is not None else None

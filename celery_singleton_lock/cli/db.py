@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .failing import NOT_ALL, telling_errors
+from .failing import NOT_ALL, telling_errors, telling_errors_of_changes
 from .options import as_json
 from .printing import print_json
 
@@ -22,7 +22,7 @@ def db() -> None:
 @db.command()
 @as_json
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def upgrade(context: click.Context, as_json: bool) -> None:
     """Create the tables, or bring them to this version. Data stays; safe to repeat, and to run while
     workers of the version before run."""

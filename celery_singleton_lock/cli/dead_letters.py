@@ -10,7 +10,7 @@ import click
 
 from celery_singleton_lock.core.redaction import redact
 
-from .failing import NOT_ALL, ensure_somebody_to_ask, fail, telling_errors
+from .failing import NOT_ALL, ensure_somebody_to_ask, fail, telling_errors, telling_errors_of_changes
 from .options import HOW_MANY, Decorated, as_json
 from .printing import cut, print_json, print_table, printable
 
@@ -28,7 +28,8 @@ def choosing(command: Decorated) -> Decorated:
     """The options by which letters are chosen, for what changes the queue."""
     options = (
         click.option("--all", "everything", is_flag=True, help="All that are there now."),
-        click.option("--id", "ids", metavar="ID", multiple=True, help="This one; may be repeated."),
+        click.argument("these", metavar="[ID]...", nargs=-1),
+        click.option("--id", "ids", metavar="ID", multiple=True, help="Another way to give an ID."),
         of_task,
         click.option("--limit", type=HOW_MANY, metavar="N", help=OLDEST_FIRST),
         click.option("--dry-run", is_flag=True, help="Only say which."),
@@ -97,9 +98,10 @@ def show_letter(context: click.Context, letter_id: str, as_json: bool) -> None:
 @choosing
 @click.option("--rate", type=click.FloatRange(0.001), metavar="N", help="At most so many a second.")
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def replay_letters(
     context: click.Context,
+    these: Sequence[str],
     everything: bool,
     ids: Sequence[str],
     task: str | None,
@@ -112,6 +114,7 @@ def replay_letters(
 
     Safe to repeat: a message that is sent twice runs once.
     """
+    ids = [*these, *ids]
     _check_choice(everything, ids, task)
     letters = _of(context)
     outcomes = letters.replay(
@@ -124,9 +127,10 @@ def replay_letters(
 @choosing
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def purge_letters(
     context: click.Context,
+    these: Sequence[str],
     everything: bool,
     ids: Sequence[str],
     task: str | None,
@@ -136,6 +140,7 @@ def purge_letters(
     yes: bool,
 ) -> None:
     """Remove letters for ever, with their messages."""
+    ids = [*these, *ids]
     _check_choice(everything, ids, task)
     letters = _of(context)
     choice: dict[str, Any] = {"ids": ids or None, "task": task, "everything": everything}
@@ -162,9 +167,9 @@ def _of(context: click.Context) -> DeadLetters:
 
 def _check_choice(everything: bool, ids: Sequence[str], task: str | None) -> None:
     if not everything and not ids and task is None:
-        raise click.UsageError("say which letters: --id, --task or --all")
+        raise click.UsageError("say which letters: their ids, --task or --all")
     if everything and (ids or task is not None):
-        raise click.UsageError("--all goes with neither --id nor --task")
+        raise click.UsageError("--all goes with neither ids nor --task")
 
 
 def _report(

@@ -17,8 +17,15 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def telling_errors(command: Command) -> Command:
-    """For a command that talks to the lease store, the broker or the database."""
+    """For a command that only asks the lease store, the broker or the database."""
+    return _telling(command, "Try again")
 
+
+def telling_errors_of_changes(command: Command) -> Command:
+    return _telling(command, "A change may have been made: look, and ask again")
+
+
+def _telling(command: Command, what_to_do: str) -> Command:
     @functools.wraps(command)
     def told(*args: Any, **kwargs: Any) -> Any:
         from celery_singleton_lock.core.errors import (
@@ -35,7 +42,7 @@ def telling_errors(command: Command) -> Command:
         except BrokerUnavailable as error:
             fail(f"the broker did not answer: {error}. Nothing is lost: try again", SERVER_AWAY)
         except (StoreUnavailable, LedgerUnavailable) as error:
-            fail(f"{error}. A change may have been made: look, and ask again", SERVER_AWAY)
+            fail(f"{error}. {what_to_do}", SERVER_AWAY)
 
     return told  # type: ignore[return-value]
 

@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from . import options
-from .failing import NOT_ALL, fail, telling_errors
+from .failing import NOT_ALL, fail, telling_errors, telling_errors_of_changes
 from .parameters import Seconds
 from .printing import print_json, printable
 
@@ -70,7 +70,7 @@ def health(
 @_waiting(2.0)
 @options.as_json
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def log_level(
     context: click.Context, level: str, destination: tuple[str, ...], timeout: float, as_json: bool
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from . import options
-from .failing import ensure_somebody_to_ask, fail, telling_errors
+from .failing import ensure_somebody_to_ask, fail, telling_errors, telling_errors_of_changes
 from .printing import Shade, print_facts, print_json, print_table, printable
 from .times import spoken
 
@@ -71,7 +71,7 @@ def locks(
 @options.yes
 @options.as_json
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def unlock(context: click.Context, key: str, reason: str, yes: bool, as_json: bool) -> None:
     """Take a lease from its holder, for when you know that the holder is gone or must stop.
 

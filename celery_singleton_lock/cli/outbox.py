@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from . import options
-from .failing import telling_errors
+from .failing import telling_errors, telling_errors_of_changes
 from .printing import Shade, print_facts, print_json, print_table, printable
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def list_rows(
 @outbox.command("relay")
 @click.option("--once", is_flag=True, help="Publish what is pending now, and end.")
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def relay(context: click.Context, once: bool) -> None:
     """Publish what is in the outbox, until it is told to end (SIGTERM, SIGINT).
 

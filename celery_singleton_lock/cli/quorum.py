@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from . import options
-from .failing import NOT_ALL, WRONG_USAGE, ensure_somebody_to_ask, fail, telling_errors
+from .failing import (
+    NOT_ALL,
+    WRONG_USAGE,
+    ensure_somebody_to_ask,
+    fail,
+    telling_errors,
+    telling_errors_of_changes,
+)
 from .locks import store_of
 from .printing import Shade, print_json, print_table, printable
 
@@ -67,7 +74,7 @@ def status(context: click.Context, as_json: bool) -> None:
 @options.yes
 @options.as_json
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def accept_memory_loss(context: click.Context, reason: str, yes: bool, as_json: bool) -> None:
     """Go on after a majority of the nodes lost its memory, with what is left of it.
 

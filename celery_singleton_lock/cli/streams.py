@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options
-from .failing import NOT_ALL, fail, telling_errors
+from .failing import NOT_ALL, fail, telling_errors, telling_errors_of_changes
 from .parameters import Seconds
 from .printing import print_json, print_table
 
@@ -49,7 +49,7 @@ def list_streams(context: click.Context, as_json: bool) -> None:
 @options.required_reason
 @options.as_json
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def reshard(
     context: click.Context, name: str, shards: int, wait: float, reason: str, as_json: bool
 ) -> None:

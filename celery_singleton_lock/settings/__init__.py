@@ -354,4 +354,7 @@ def refuse_unknown_names(given: Mapping[str, tuple[str, Any]]) -> None:
         meant = [key[: -len(name)] + (each.upper() if key.isupper() else each) for each in close]
         wrong.append(f"{key} (did you mean {meant[0]}?)" if meant else key)
     if wrong:
-        raise ConfigurationError(f"unknown settings: {', '.join(wrong)}. Known: {', '.join(known)}")
+        # As they are spelt here: with a namespace perhaps, and in capitals.
+        key, name = next((key, name) for name, (key, _) in given.items() if name not in known)
+        spelt = [key[: -len(name)] + (each.upper() if key.isupper() else each) for each in known]
+        raise ConfigurationError(f"unknown settings: {', '.join(wrong)}. Known: {', '.join(spelt)}")

@@ -94,16 +94,21 @@ def test_whatever_people_do_is_written(sqlite_url: str, redis_url: str) -> None:
         "schedule resume tick --reason w",
         "schedule trigger tick --reason w",
         "schedule backfill tick --start=1m-ago --yes --no-wait --reason w",
+        "schedule cancel JOB --reason w",
     ):
+        if "JOB" in command:
+            [_, backfill] = line.json("schedule", "jobs")["jobs"]
+            command = command.replace("JOB", backfill["id"])
         result = line.run(*(word.replace("1m-ago", "1m ago") for word in command.split()))
         assert result.exit_code in (0, 1), result.output
     acts = list(reversed(line.json("audit")["acts"]))
     assert [act["action"] for act in acts] == [
         "unlocked", "dead_letters_replayed", "dead_letters_purged", "entry_added", "entry_changed",
         "entry_removed", "entry_paused", "entry_resumed", "entry_triggered", "entry_backfilled",
+        "job_cancelled",
     ]  # fmt: skip
     assert all("@" in act["who"] for act in acts)
-    assert [act["facts"]["why"] for act in acts if "why" in act["facts"]] == ["w"] * 8
+    assert [act["facts"]["why"] for act in acts if "why" in act["facts"]] == ["w"] * 9
     text = line.ok("audit", "--action", "unlocked", "--since", "1h ago")
     assert text.split()[:5] == ["WHEN", "WHO", "ACTION", "WHAT", "WHY"]
     assert "task:stuck" in text

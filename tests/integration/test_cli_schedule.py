@@ -274,6 +274,21 @@ def test_backfill_of_many_asks_and_of_few_does_not(line: CommandLine) -> None:
     assert told["slots"] == 6
 
 
+def test_jobs_are_shown_and_cancelled(line: CommandLine) -> None:
+    assert "No trigger or backfill is waiting" in line.run("jobs").stderr
+    job = line.json("backfill", "tick", "--start", "1m ago")["job"]
+    assert "1 trigger or backfill is not done yet" in line.run("list").stderr
+    line.ok("trigger", "tick")
+    assert "2 triggers and backfills are not done yet" in line.run("list").stderr
+    rows = line.ok("jobs").splitlines()
+    assert rows[1].split()[:3] == [job[:12], "backfill", "tick"]
+    [shown, _] = line.json("jobs")["jobs"]
+    assert (shown["id"], shown["published_up_to"], shown["kind"]) == (job, None, "backfill")
+    assert line.run("cancel", "zzz").exit_code == 2
+    assert f"Cancelled backfill {job} of tick." in line.ok("cancel", job[:12], "--reason", "too much")
+    assert [each["kind"] for each in line.json("jobs")["jobs"]] == ["trigger"]
+
+
 def test_backfill_of_more_than_anybody_wants_is_refused(line: CommandLine) -> None:
     result = line.run("backfill", "tick", "--start", "1990-01-01", "--yes")
     assert (result.exit_code, "1,000,000" in result.stderr) == (2, True)

@@ -253,6 +253,41 @@ def test_backfill_publishes_every_slot_of_its_range_as_the_run_it_would_have_bee
     assert world.slots_of("e")[-1] == 60
 
 
+def test_backfill_that_is_cancelled_ends_where_it_is(world: World) -> None:
+    minutely: Any = {"e": {"schedule": 60}}
+    for _ in range(2):
+        world.add_beat(**minutely)
+    world.run(5)
+    changes = world.schedule(**minutely)
+
+    def cancel() -> None:
+        world.before_publish = lambda: None
+        assert changes.cancel(backfill.id[:6]).entry == "e"
+
+    world.before_publish = cancel
+    backfill = changes.backfill("e", START - timedelta(hours=500), START - timedelta(minutes=1))
+    kept = changes.trigger("e")
+    world.run(40)
+    slots = world.slots_of("e")
+    # It is heard of with the next heartbeat, and 5,000 are published in a second here.
+    assert 0 < sum(slot < 0 for slot in slots) < 10_000 < backfill.slots
+    assert changes.jobs() == []
+    # The other job is done, and so is the schedule.
+    assert kept in {run_id("app", "e", due.slot) for due in world.published}
+    world.run(60)
+    assert world.slots_of("e")[-1] == 60
+
+
+@pytest.mark.parametrize("job", ["", "f" * 32])
+def test_job_that_there_is_not_cannot_be_cancelled(world: World, job: str) -> None:
+    minutely: Any = {"e": {"schedule": 60}}
+    changes = world.schedule(**minutely)
+    changes.trigger("e")
+    with pytest.raises(ConfigurationError, match="see `schedule jobs`"):
+        changes.cancel(job)
+    assert len(changes.jobs()) == 1
+
+
 def test_job_of_a_replica_that_dies_in_the_middle_is_finished_by_another(world: World) -> None:
     minutely: Any = {"e": {"schedule": 60}}
     replicas = [world.add_beat(**minutely) for _ in range(2)]

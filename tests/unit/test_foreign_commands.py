@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kombu import pools
 
 from celery_singleton_lock import ChangeStream, open_schedule
 from celery_singleton_lock.core.models import LeaseRequest
@@ -141,6 +142,8 @@ def line(valkey: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
     changes.create(engine)
     ChangeStream("orders", TableChanges(engine, changes, key="account", done="done_at"), app=app)
     yield line
+    # What waits for the answers of workers would be waited for in every child that is forked later.
+    pools.reset()
     line.parts.store.close()
     engine.dispose()
     client.flushall()

@@ -209,6 +209,17 @@ def test_unknown_keys_are_all_named_each_with_what_was_meant() -> None:
     assert REDIS not in text
 
 
+def test_known_settings_are_spelt_as_they_are_here() -> None:
+    """With Django's namespace somebody would look in vain for `singleton_lock_url`."""
+    module = ModuleType("settings")
+    vars(module).update(CELERY_BROKER_URL=REDIS, CELERY_SINGLETON_ZZZ=1)
+    app = new_app()
+    app.config_from_object(module, namespace="CELERY")
+    with pytest.raises(ConfigurationError, match=r"Known: .*CELERY_SINGLETON_CATCH_UP") as refused:
+        Settings.from_app(app)
+    assert "CELERY_SINGLETON_ZZZ" in str(refused.value)
+
+
 def test_settings_that_another_package_left_are_said_by_their_name_here() -> None:
     text = refusal({"singleton_backend_url": REDIS, "singleton_lock_expiry": 60})
     assert "singleton_backend_url (here it is singleton_lock_url)" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .defining import add_entry, change_entry, remove_entry
+from .jobs import cancel_job, list_jobs
 from .listing import list_entries, show_entry
 from .turning import backfill_entry, pause_entry, resume_entry, trigger_entry
 
@@ -24,5 +25,7 @@ for command in (
     resume_entry,
     trigger_entry,
     backfill_entry,
+    list_jobs,
+    cancel_job,
 ):
     schedule.add_command(command)

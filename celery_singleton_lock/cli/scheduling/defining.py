@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from celery_singleton_lock.cli import options
-from celery_singleton_lock.cli.failing import ask, telling_errors
+from celery_singleton_lock.cli.failing import ask, telling_errors_of_changes
 from celery_singleton_lock.cli.parameters import Crontab, Json, Moment, Solar, Span, placed
 from celery_singleton_lock.cli.printing import printable
 
@@ -44,7 +44,7 @@ def _defining(command: options.Decorated) -> options.Decorated:
 @click.argument("task")
 @_defining
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def add_entry(
     context: click.Context, /, name: str, task: str, reason: str, as_json: bool, **given: Any
 ) -> None:
@@ -65,7 +65,7 @@ def add_entry(
 @click.option("--task", metavar="NAME", help="The task to call.")
 @_defining
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def change_entry(
     context: click.Context, /, name: str, task: str | None, reason: str, as_json: bool, **given: Any
 ) -> None:
@@ -88,7 +88,7 @@ def change_entry(
 @options.yes
 @options.as_json
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def remove_entry(context: click.Context, name: str, reason: str, yes: bool, as_json: bool) -> None:
     """Remove an entry that was added, with its triggers and backfills that are not done."""
     schedule = schedule_of(context)

@@ -84,7 +84,8 @@ def _tell_the_rest(
     elif found > limit:
         click.echo(f"These are {limit} of {found}: see --limit, or give a pattern.", err=True)
     if jobs:
-        click.echo(f"{jobs} triggers and backfills are not done yet.", err=True)
+        what = "1 trigger or backfill is" if jobs == 1 else f"{jobs} triggers and backfills are"
+        click.echo(f"{what} not done yet: see schedule jobs.", err=True)
     if not replicas:
         click.echo("No replica of beat is alive: nothing is published.", err=True)
     if "django" in str(context.obj.app.conf.beat_scheduler):

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import click
 
 from celery_singleton_lock.cli import options
-from celery_singleton_lock.cli.failing import telling_errors
+from celery_singleton_lock.cli.failing import telling_errors_of_changes
 from celery_singleton_lock.cli.parameters import Moment, placed
 from celery_singleton_lock.cli.printing import printable
 
@@ -20,7 +20,7 @@ from .telling import now_of, schedule_of, tell, tell_entry, warn_without_beat
 @options.reason
 @options.as_json
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def pause_entry(context: click.Context, name: str, reason: str, as_json: bool) -> None:
     """Publish no slot of an entry until it is resumed."""
     schedule_of(context).pause(name, why=reason)
@@ -32,7 +32,7 @@ def pause_entry(context: click.Context, name: str, reason: str, as_json: bool) -
 @options.reason
 @options.as_json
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def resume_entry(context: click.Context, name: str, reason: str, as_json: bool) -> None:
     """Go on with the slots from now on: those that were passed over stay so."""
     schedule = schedule_of(context)
@@ -47,7 +47,7 @@ def resume_entry(context: click.Context, name: str, reason: str, as_json: bool) 
 @options.reason
 @options.as_json
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def trigger_entry(context: click.Context, name: str, reason: str, as_json: bool) -> None:
     """Publish a run of an entry now, apart from its schedule, and tell the run's id."""
     schedule = schedule_of(context)
@@ -68,7 +68,7 @@ def trigger_entry(context: click.Context, name: str, reason: str, as_json: bool)
 @options.yes
 @options.as_json
 @click.pass_context
-@telling_errors
+@telling_errors_of_changes
 def backfill_entry(
     context: click.Context,
     name: str,
