@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,29 +19,15 @@ from celery_singleton_lock.worker.execution import Execution
 from celery_singleton_lock.worker.request import COUNTS
 from tests.end_to_end.beats import until
 
-from .workers import define, new_app, outcome_of, queued, unacknowledged, working
+from .workers import LEAVES_CONNECTIONS, define, outcome_of, queued, unacknowledged, working
 
-# Celery leaves its connections to the garbage collector.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
+pytestmark = LEAVES_CONNECTIONS
 
 
 @pytest.fixture
-def app(server: RedisServer) -> Iterator[Celery]:
-    client: Any = server.connect()
-    client.flushall()
-    app = new_app(server)
+def app(app: Celery) -> Celery:
     app.conf.worker_prefetch_multiplier = 8
-    yield app
-    gc.collect()
+    return app
 
 
 @pytest.fixture

@@ -32,14 +32,10 @@ from celery_singleton_lock.worker.confirming import Confirming
 from celery_singleton_lock.worker.parts import parts_of
 from tests.end_to_end.beats import until
 
-from .workers import Gate, define, new_app, outcome_of, queued, record_of, working
+from .workers import LEAVES_CONNECTIONS, Gate, define, new_app, outcome_of, queued, record_of, working
 
 WITHIN = 20
-# Celery leaves its connections to the garbage collector.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = LEAVES_CONNECTIONS
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,27 +16,9 @@ from celery_singleton_lock.testing.servers import RedisServer
 from celery_singleton_lock.worker.parts import parts_of
 from tests.end_to_end.beats import until
 
-from .workers import define, new_app, outcome_of, queued, unacknowledged, working
+from .workers import LEAVES_CONNECTIONS, define, outcome_of, queued, unacknowledged, working
 
-# Celery leaves its connections to the garbage collector.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def app(server: RedisServer) -> Iterator[Celery]:
-    client: Any = server.connect()
-    client.flushall()
-    yield new_app(server)
-    gc.collect()
+pytestmark = LEAVES_CONNECTIONS
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,27 +22,13 @@ from celery_singleton_lock.observability.listening import listeners_of
 from celery_singleton_lock.testing.servers import RedisServer
 from tests.end_to_end.beats import until
 
-from .workers import Gate, define, new_app, unacknowledged, working
+from .workers import Gate, define, unacknowledged, working
 
 WITHIN = 20
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def app(server: RedisServer) -> Iterator[Celery]:
-    client: Any = server.connect()
-    client.flushall()
-    yield new_app(server)
-    gc.collect()
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -25,28 +23,18 @@ from celery_singleton_lock.worker.parts import parts_of
 from celery_singleton_lock.worker.run import LETTER_DUE
 from tests.end_to_end.beats import until
 
-from .workers import define, new_app, outcome_of, queued, record_of, unacknowledged, working
+from .workers import (
+    LEAVES_CONNECTIONS,
+    define,
+    outcome_of,
+    queued,
+    record_of,
+    unacknowledged,
+    working,
+)
 
 WITHIN = 20
-# Celery leaves its connections to the garbage collector.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def app(server: RedisServer) -> Iterator[Celery]:
-    client: Any = server.connect()
-    client.flushall()
-    yield new_app(server)
-    gc.collect()
+pytestmark = LEAVES_CONNECTIONS
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -39,28 +37,19 @@ from celery_singleton_lock.worker.parts import parts_of
 from celery_singleton_lock.worker.request import COUNTS
 from tests.end_to_end.beats import until
 
-from .workers import Gate, define, new_app, outcome_of, queued, record_of, unacknowledged, working
+from .workers import (
+    LEAVES_CONNECTIONS,
+    Gate,
+    define,
+    outcome_of,
+    queued,
+    record_of,
+    unacknowledged,
+    working,
+)
 
 WITHIN = 20
-# Celery leaves its connections to the garbage collector.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def app(server: RedisServer) -> Iterator[Celery]:
-    client: Any = server.connect()
-    client.flushall()
-    yield new_app(server)
-    gc.collect()
+pytestmark = LEAVES_CONNECTIONS
 
 
 def test_run_is_known_inside_and_finished_after(app: Celery, server: RedisServer) -> None:

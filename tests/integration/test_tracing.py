@@ -19,12 +19,9 @@ from celery_singleton_lock.testing.servers import RedisServer
 from tests.end_to_end.beats import until
 from tests.spans import collect_spans
 
-from .workers import define, new_app, working
+from .workers import LEAVES_CONNECTIONS, define, new_app, working
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = LEAVES_CONNECTIONS
 
 
 @pytest.fixture(scope="module")

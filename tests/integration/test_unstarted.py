@@ -18,14 +18,10 @@ from celery_singleton_lock import SingletonScheduler, SingletonTask, once
 from celery_singleton_lock.testing.servers import RabbitMQServer, RedisServer
 from tests.end_to_end.beats import until
 
-from .workers import define, working
+from .workers import LEAVES_CONNECTIONS, define, working
 
 WITHIN = 3.0
-# Celery leaves its connections to the garbage collector.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = LEAVES_CONNECTIONS
 
 
 @pytest.fixture(params=["valkey", "rabbitmq"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -21,20 +20,10 @@ from celery_singleton_lock.worker.parts import parts_of
 from celery_singleton_lock.worker.request import COUNTS
 from tests.end_to_end.beats import until
 
-from .workers import Gate, define, new_app, queued, unacknowledged, working
+from .workers import LEAVES_CONNECTIONS, Gate, define, queued, unacknowledged, working
 
 LONG = timedelta(minutes=5)
-# Celery leaves its connections to the garbage collector.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
+pytestmark = LEAVES_CONNECTIONS
 
 
 @pytest.fixture
@@ -45,13 +34,11 @@ def locks() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def app(server: RedisServer, locks: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+def app(app: Celery, locks: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Celery:
     """Whose workers offer nothing again by themselves."""
     monkeypatch.setattr(waiting, "pause_before_offer", lambda *_, **__: 600.0)
-    client: Any = server.connect()
-    client.flushall()
-    yield new_app(server, singleton_lock_url=locks.url)
-    gc.collect()
+    app.conf.singleton_lock_url = locks.url
+    return app
 
 
 def define_job(app: Celery, gate: Gate | None = None, **options: Any) -> tuple[Any, list[int]]:

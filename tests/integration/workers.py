@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from celery import Celery
 from celery.contrib.testing.worker import TestWorkController, start_worker
 from celery.signals import setup_logging
@@ -17,6 +18,12 @@ from celery_singleton_lock.testing.servers import RedisServer
 from celery_singleton_lock.worker.parts import parts_of
 
 Task = Any
+
+LEAVES_CONNECTIONS = [
+    # As Celery does, to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 def new_app(server: RedisServer, **settings: Any) -> Celery:
