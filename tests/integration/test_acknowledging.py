@@ -93,7 +93,7 @@ def test_message_that_waits_does_not_keep_the_worker_from_another(
 
 @pytest.mark.parametrize("acks_late", [True, False])
 def test_end_that_was_not_waited_for_is_recorded_before_the_message_goes(
-    server: RedisServer, app: Celery, acks_late: bool, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, app: Celery, acks_late: bool
 ) -> None:
     """Also where nothing follows, and the store was away in between."""
     with RedisServer() as locks:
@@ -103,9 +103,9 @@ def test_end_that_was_not_waited_for_is_recorded_before_the_message_goes(
 
         @define(app, base=SingletonTask, name="t", ignore_result=True, acks_late=acks_late)
         def body(number: int) -> None:
-            calls.append(number)
             if number == 2:
                 locks.kill()
+            calls.append(number)
 
         with working(app, pool="solo", concurrency=1):
             body.delay(1)
