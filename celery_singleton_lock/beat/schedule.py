@@ -141,13 +141,17 @@ class Schedule:
         self._audit("entry_backfilled", name, why, slots=len(slots), **bounds)
         return Backfill(job, len(slots), name)
 
-    def cancel(self, job: str, *, why: str = "") -> Job:
-        """Publish no more of a trigger or backfill, which is returned. `job` is its id, or as much of
-        its beginning as no other has. What was published is executed all the same."""
-        found = [each for each in self.jobs() if each.id.startswith(job)] if job else []
-        if len(found) != 1:
-            how = "no job that is not done has" if not found else f"{len(found)} jobs have"
-            raise ConfigurationError(f"{how} an id that begins with {job!r}: see `schedule jobs`")
+    def cancel(self, job: str, *, why: str = "") -> Job | None:
+        """Publish no more of a trigger or backfill, which is returned; None: there is none, so it may
+        be done. `job` is its id, or as much of its beginning as no other has. What was published is
+        executed all the same."""
+        found = [each for each in self.jobs() if each.id.startswith(job)]
+        if not found:
+            return None
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"{len(found)} jobs begin with {job!r}: give more of it"
+            )
         [cancelled] = found
         self._store.write(self._book, [book.removal(book.JOB + cancelled.id)])
         self._audit("job_cancelled", cancelled.entry, why, kind=cancelled.kind, job=cancelled.id)

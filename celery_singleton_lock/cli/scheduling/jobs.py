@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_singleton_lock.cli import options
-from celery_singleton_lock.cli.failing import telling_errors, telling_errors_of_changes
+from celery_singleton_lock.cli.failing import fail, telling_errors, telling_errors_of_changes
 from celery_singleton_lock.cli.printing import print_json, print_table
 from celery_singleton_lock.cli.times import ago, clock, iso
 
@@ -53,6 +53,8 @@ def cancel_job(context: click.Context, job: str, reason: str, as_json: bool) -> 
     What was published is executed all the same.
     """
     cancelled = schedule_of(context).cancel(job, why=reason)
+    if cancelled is None:
+        fail(f"no job has an id that begins with {job!r}, so it may be done: see `schedule jobs`")
     told = f"Cancelled {cancelled.kind} {cancelled.id} of {cancelled.entry}."
     tell(told, {"cancelled": job_facts(cancelled)}, as_json)
 
