@@ -60,6 +60,7 @@ def start_on(tmp_path: Path) -> Iterator[StartOn]:
             replicas.start()
             replicas.start()
             replicas.start_beat()
+            until(lambda: replicas.noted("tick"))  # from here on each counts
             return replicas
 
         yield start
