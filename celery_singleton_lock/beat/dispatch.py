@@ -169,10 +169,12 @@ class Dispatch:
             self._do(claims)
 
     def _learn(self, entry: PlannedEntry, position: int | None) -> None:
+        published = []
         if position is not None:
-            self._on_published(entry, self._published_up_to(entry, as_slot(position)))
+            published = self._published_up_to(entry, as_slot(position))
             entry.position = as_slot(position)
         self.put(entry)
+        self._on_published(entry, published)
 
     def _published_up_to(self, entry: PlannedEntry, slot: datetime) -> list[datetime]:
         """By others. Of what is older than late nobody here can tell whether it was passed over."""
@@ -220,12 +222,13 @@ class Dispatch:
             for slot in claim.plan.missed:
                 self._on_missed(Due(claim.entry.name, slot))
             claim.entry.position = claim.plan.position
-            self._on_published(claim.entry, claim.plan.publish)
             self._agenda.put_slot(claim.entry, claim.plan.next_slot)
             self._notice_end(claim.entry)
         self._unrecorded.extend(
             recording(claim.entry, claim.granted, as_position(claim.plan.position)) for claim in claims
         )
+        for claim in claims:
+            self._on_published(claim.entry, claim.plan.publish)
         self.record()
 
     def _publish_all(self, claims: Sequence[_Claim]) -> None:

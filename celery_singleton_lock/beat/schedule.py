@@ -149,9 +149,7 @@ class Schedule:
         if not found:
             return None
         if len(found) > 1:
-            raise ConfigurationError(
-                f"{len(found)} jobs begin with {job!r}: give more of it"
-            )
+            raise ConfigurationError(f"{len(found)} jobs begin with {job!r}: give more of it")
         [cancelled] = found
         self._store.write(self._book, [book.removal(book.JOB + cancelled.id)])
         self._audit("job_cancelled", cancelled.entry, why, kind=cancelled.kind, job=cancelled.id)

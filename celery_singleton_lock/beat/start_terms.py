@@ -24,13 +24,16 @@ class StartTerms:
 
 
 def terms_of(entry: Any, app: Any, settings: Settings) -> StartTerms | None:
-    """None for tasks that leave no record, or may be executed without one."""
+    """None where nothing can be told: of tasks that leave no record, or may be executed, fail or be
+    joined to an equal call without one, and where it is not plain when a run expires."""
     task = app.tasks.get(entry.task)
     ours = getattr(task, "singleton_options", None)
-    options = entry.options
-    if ours is None or ours.store_down(settings) == "run" or "eta" in options:
+    if ours is None or ours.store_down(settings) != "wait" or ours.on_duplicate is not None:
         return None
+    options = entry.options
     expires = options.get("expires", task.expires)
+    if "eta" in options or not _is_plain(expires):
+        return None
     is_moment = isinstance(expires, datetime)
     return StartTerms(
         entry.task,
@@ -40,5 +43,11 @@ def terms_of(entry: Any, app: Any, settings: Settings) -> StartTerms | None:
     )
 
 
+def _is_plain(expires: object) -> bool:
+    if isinstance(expires, datetime):
+        return expires.tzinfo is not None
+    return expires is None or isinstance(expires, int | float | timedelta)
+
+
 def _span(seconds: float | timedelta) -> timedelta:
-    return seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
+    return seconds if isinstance(seconds, timedelta) else timedelta(seconds=float(seconds))

@@ -4,13 +4,16 @@ A broker may lose a message that it has confirmed: Redis does when a worker dies
 it is handed one, and whatever was not yet on its disk when it is killed. A run that was started has a
 record, so that one can tell. A message that only waits its turn in a long queue cannot be told from one
 that is lost; its copy does no harm, and comes after twice the time each time.
+
+That nobody has started it is only known while it would be remembered: `_Awaited.since` is a time before
+which it cannot have been started, so nothing is told by a record that is missing `remember_for` later.
 """
 
 from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -18,11 +21,11 @@ from typing import Final
 from celery_singleton_lock.core.clock import Clock
 from celery_singleton_lock.core.errors import StoreUnavailable
 from celery_singleton_lock.core.facts import Listeners, RunName, SlotPublishedAgain
-from celery_singleton_lock.core.models import Answer, Done, Granted, LeaseRequest, Release
+from celery_singleton_lock.core.models import Done, Granted, Lease, LeaseRequest, Release
 from celery_singleton_lock.leases import LeaseStore
 from celery_singleton_lock.worker.run import run_key
 
-from .entries import Due, PlannedEntry, Publishes
+from .entries import Due, NotTaken, PlannedEntry, Publishes
 from .membership import Company
 from .plan import run_id
 from .start_terms import StartTerms
@@ -31,6 +34,12 @@ logger = logging.getLogger(__name__)
 
 AT_ONCE: Final = 500
 RANK_DELAY: Final = timedelta(seconds=2)
+BUDGET_S: Final = 0.5
+"""Of one tick: what is due for the first time goes first."""
+NEXT_TRY: Final = timedelta(seconds=10)
+"""After the broker did not take it."""
+MOST_AWAITED: Final = 200_000
+"""Some 60 MB."""
 
 
 @dataclass(order=True, slots=True)
@@ -42,10 +51,13 @@ class _Awaited:
     name: str
     key: str = field(compare=False)
     """Of its entry, or of its job."""
-    task: str = field(compare=False)
-    may_start_from: datetime = field(compare=False)
-    may_start_until: datetime | None = field(compare=False)
+    terms: StartTerms = field(compare=False)
+    since: datetime = field(compare=False)
     tries: int = field(compare=False, default=0)
+
+    @property
+    def may_start_until(self) -> datetime | None:
+        return self.terms.end_of(self.slot)
 
     @property
     def due(self) -> Due:
@@ -89,23 +101,43 @@ class Unstarted:
         self._refused: set[tuple[str, datetime]] = set()
         self._quiet_until = 0.0
         self._forgotten = 0
+        self._is_full = False
 
     def expect(self, entry: PlannedEntry, slots: Sequence[datetime]) -> None:
-        """These were published just now, by whomever."""
+        """These were published just now, by whomever. `entry.next_slot` comes after them."""
         if self._within is None or not slots:
             return
+        slots = [slot for slot in slots if not self._was_refused(entry.name, slot)]
         terms = self._terms_of(entry.name)
         if terms is None:
             return
-        may_start_from = self._company.now() + terms.delay
-        look_at = may_start_from + self._within + self._company.place_for(entry.name) * RANK_DELAY
-        for slot in slots:
-            if self._was_refused(entry.name, slot):
-                continue
-            awaited = _Awaited(
-                look_at, slot, entry.name, entry.key, terms.task, may_start_from, terms.end_of(slot)
-            )
-            heapq.heappush(self._awaited, awaited)
+        now, late_line = self._company.now(), entry.rule.late_line
+        patience = self._within + self._company.place_for(entry.name) * RANK_DELAY
+        look_at = now + terms.delay + patience
+        for slot in self._that_may_be_wanted(entry, slots, look_at):
+            if self._has_room():
+                # Another may have published it a while ago, but not before it was due.
+                since = max(slot, now - late_line) + terms.delay
+                awaited = _Awaited(look_at, slot, entry.name, entry.key, terms, since)
+                heapq.heappush(self._awaited, awaited)
+
+    def _that_may_be_wanted(
+        self, entry: PlannedEntry, slots: Sequence[datetime], look_at: datetime
+    ) -> Sequence[datetime]:
+        """Not what is over by then, as with short intervals nearly all is."""
+        rule, coming = entry.rule, entry.next_slot
+        if rule.policy == "all":
+            return slots
+        fresh = [slot for slot in slots if look_at - slot <= rule.late_line]
+        if fresh or rule.policy == "none" or (coming is not None and coming < look_at):
+            return fresh
+        return slots[-1:]
+
+    def _has_room(self) -> bool:
+        was_full, self._is_full = self._is_full, len(self._awaited) >= MOST_AWAITED
+        if self._is_full and not was_full:
+            logger.warning("slots_not_looked_after more_than=%d", MOST_AWAITED)
+        return not self._is_full
 
     def refuse(self, due: Due) -> None:
         """It can never be published, and was told of as missed."""
@@ -130,15 +162,19 @@ class Unstarted:
     def publish_again(self) -> None:
         """Publish what should have been started by now and was not. Raises `BrokerUnavailable`, and
         then does it later."""
-        if self._clock() < self._quiet_until:
+        began = self._clock()
+        if began < self._quiet_until:
             return
-        while batch := self._pop():
+        while self._is_due() and self._clock() - began <= BUDGET_S:
+            batch = self._pop()
             try:
                 self._judge(batch)
             except BaseException:
-                for awaited in batch:
-                    heapq.heappush(self._awaited, awaited)
+                self._put_off(batch)
                 raise
+
+    def _is_due(self) -> bool:
+        return bool(self._awaited) and self._awaited[0].look_at <= self._company.now()
 
     def _pop(self) -> list[_Awaited]:
         now = self._company.now()
@@ -148,6 +184,12 @@ class Unstarted:
             if self._is_wanted(awaited, now):
                 batch.append(awaited)
         return batch
+
+    def _put_off(self, batch: Sequence[_Awaited]) -> None:
+        """Whatever became of it: some of it may have been published."""
+        for awaited in batch:
+            awaited.look_at = self._company.now() + NEXT_TRY
+            heapq.heappush(self._awaited, awaited)
 
     def _is_wanted(self, awaited: _Awaited, now: datetime) -> bool:
         """As for a slot that was never published: what is late is always wanted, and what is older as
@@ -167,38 +209,46 @@ class Unstarted:
         memory = self._forgotten
         runs = [run_id(self._app_name, awaited.name, awaited.slot) for awaited in batch]
         records = self._store.peek([run_key(run) for run in runs])
+        # Afterwards: we may have slept before we asked.
+        remembered_since = self._company.now() - self._remember_for
         unstarted = [
             (awaited, run)
             for awaited, run, record in zip(batch, runs, records, strict=True)
-            if record is None
+            if record is None and awaited.since > remembered_since
         ]
         if unstarted and self._forgotten == memory:
             self._claim_and_publish(unstarted)
 
     def _claim_and_publish(self, unstarted: Sequence[tuple[_Awaited, str]]) -> None:
         answers = self._store.acquire([self._request(awaited, run) for awaited, run in unstarted])
-        mine = [
-            (awaited, run, answer)
-            for (awaited, run), answer in zip(unstarted, answers, strict=True)
+        mine = {
+            awaited.due: answer.lease
+            for (awaited, _), answer in zip(unstarted, answers, strict=True)
             if isinstance(answer, Granted)
-        ]
+        }
+        not_taken: frozenset[Due] = frozenset()
         try:
-            self._publisher.publish_anew([awaited.due for awaited, _, _ in mine])
+            self._publisher.publish_anew(list(mine))
+        except NotTaken as refusal:
+            not_taken = refusal.dues
         except BaseException:
-            self._let_go(answers)
+            self._let_go(mine.values())
             raise
+        self._let_go([lease for due, lease in mine.items() if due in not_taken])
+        keep_for = self._remember_for
         self._store.release(
             [
-                Release(answer.lease, position=awaited.tries + 1, keep_for=self._remember_for)
-                for awaited, _, answer in mine
+                Release(lease, position=awaited.tries + 1, keep_for=keep_for)
+                for awaited, _ in unstarted
+                if (lease := mine.get(awaited.due)) is not None and awaited.due not in not_taken
             ]
         )
-        refused = [awaited for awaited, _, _ in mine if self._was_refused(awaited.name, awaited.slot)]
-        for awaited, run, _ in mine:
-            if awaited not in refused:
-                self._tell(awaited, run)
-        for (awaited, _), answer in zip(unstarted, answers, strict=True):
-            if awaited not in refused:
+        for (awaited, run), answer in zip(unstarted, answers, strict=True):
+            if awaited.due in not_taken:
+                self._put_off([awaited])  # its queue is full: nothing is lost there
+            elif not self._was_refused(awaited.name, awaited.slot):
+                if isinstance(answer, Granted):
+                    self._tell(awaited, run)
                 self._look_again(awaited, is_settled=isinstance(answer, Granted | Done))
 
     def _request(self, awaited: _Awaited, run: str) -> LeaseRequest:
@@ -212,14 +262,15 @@ class Unstarted:
         )
 
     def _look_again(self, awaited: _Awaited, *, is_settled: bool) -> None:
+        now = self._company.now()
         if not is_settled:
             # Another replica is at it; or it dies, and then it is ours to do.
-            awaited.look_at = self._company.now() + self._slot_ttl
+            awaited.look_at = now + self._slot_ttl
         else:
             awaited.tries += 1
-            awaited.look_at += self._patience * 2**awaited.tries
+            awaited.look_at = max(awaited.look_at, now) + self._patience * 2**awaited.tries
         # Later it could be started, finished and forgotten.
-        if awaited.look_at - awaited.may_start_from < self._remember_for:
+        if awaited.look_at - awaited.since < self._remember_for:
             heapq.heappush(self._awaited, awaited)
 
     @property
@@ -229,16 +280,15 @@ class Unstarted:
     def _tell(self, awaited: _Awaited, run: str) -> None:
         logger.warning(
             "slot_published_again entry=%r slot=%s run=%s not_started_for=%s",
-            awaited.name, awaited.slot.isoformat(), run, self._company.now() - awaited.may_start_from,
+            awaited.name, awaited.slot.isoformat(), run, self._company.now() - awaited.since,
         )  # fmt: skip
         if self._listeners:
-            name = RunName(run, awaited.task, awaited.name, awaited.slot)
+            name = RunName(run, awaited.terms.task, awaited.name, awaited.slot)
             self._listeners.tell(
                 SlotPublishedAgain(at=self._company.now(), run=name, replica=self._company.name)
             )
 
-    def _let_go(self, answers: Sequence[Answer]) -> None:
-        leases = [answer.lease for answer in answers if isinstance(answer, Granted)]
+    def _let_go(self, leases: Collection[Lease]) -> None:
         try:
             self._store.release([Release(lease) for lease in leases])
         except StoreUnavailable:

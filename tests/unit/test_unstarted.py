@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from celery_singleton_lock import SingletonTask
+from celery_singleton_lock.beat import unstarted
 from celery_singleton_lock.beat.entries import BrokerUnavailable, Due
 from celery_singleton_lock.beat.plan import CatchUp, CatchUpRule, run_id
 from celery_singleton_lock.beat.slots import IntervalGrid, OnceGrid
-from celery_singleton_lock.beat.start_terms import StartTerms
+from celery_singleton_lock.beat.start_terms import StartTerms, terms_of
 from celery_singleton_lock.core.errors import StoreUnavailable
 from celery_singleton_lock.core.facts import Fact, Listeners, RunName, SlotPublishedAgain
 from celery_singleton_lock.core.models import FINISHED, Granted, LeaseRequest, Record, Release
 
-from .world import SECOND, START, World
+from .world import SECOND, SETTINGS, START, World, new_app
 
 HOUR = IntervalGrid(timedelta(hours=1))
 SLOT = START + timedelta(hours=1)
@@ -315,3 +318,131 @@ def test_slot_that_an_error_kept_from_being_looked_at_is_looked_at_later(
     until(world, SLOT + 700 * SECOND)
     assert failed
     assert anew(world) == [3600.0]
+
+
+def test_run_that_may_have_been_finished_and_forgotten_is_not_published_again(world: World) -> None:
+    """Nobody could look for longer than runs are remembered."""
+    world.add_replica({"e": OnceGrid(SLOT), "tick": IntervalGrid(60 * SECOND)})
+    until(world, SLOT + SECOND)
+    finish(world, world.published[0])
+    world.broker_is_away = True
+    until(world, SLOT + timedelta(hours=3))
+    world.broker_is_away = False
+    until(world, SLOT + timedelta(hours=6))
+    assert world.published_anew == []
+
+
+def test_replica_that_sleeps_before_it_asks_for_the_records_is_not_misled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.add_replica({"e": OnceGrid(SLOT)})
+    until(world, SLOT + SECOND)
+    finish(world, world.published[0])
+    peek = world.store.peek
+
+    def late(keys: Sequence[str]) -> list[Record | None]:
+        if any(key.startswith("run:") for key in keys):
+            world.seconds += 3 * 3600
+        return peek(keys)
+
+    monkeypatch.setattr(world.store, "peek", late)
+    until(world, SLOT + timedelta(hours=6))
+    assert world.published_anew == []
+
+
+def test_full_queue_keeps_no_other_from_being_published_again_once(world: World) -> None:
+    replicas = [world.add_replica({"full": HOUR, "e": HOUR}) for _ in range(2)]
+    until(world, SLOT + 100 * SECOND)
+    world.full_queues = {"full"}
+    until(world, SLOT + 500 * SECOND)
+    assert [due.entry for due in world.published_anew] == ["e"]
+    assert all(replica.is_ready for replica in replicas)
+    world.full_queues = set()
+    until(world, SLOT + 520 * SECOND)
+    assert sorted(due.entry for due in world.published_anew) == ["e", "full"]
+
+
+def test_tries_that_were_missed_do_not_come_all_at_once(world: World) -> None:
+    world.add_replica({"e": OnceGrid(SLOT)})
+    until(world, SLOT + 200 * SECOND)
+    world.broker_is_away = True
+    until(world, SLOT + timedelta(minutes=50))
+    world.broker_is_away = False
+    until(world, SLOT + timedelta(minutes=59))
+    assert len(world.published_anew) == 1
+
+
+def test_replica_with_many_copies_to_publish_does_the_rest_of_its_work_too(world: World) -> None:
+    """Others hear that it is alive, and what is due for the first time is not late."""
+    engine = world.add_replica({f"e{number}": HOUR for number in range(4_000)})
+    until(world, SLOT + 200 * SECOND)
+    said_at: list[float] = []
+
+    def take_long() -> None:
+        world.seconds += 1
+        said_at.append(engine._company.seconds_to_heartbeat)
+
+    world.before_publish = take_long
+    until(world, SLOT + 400 * SECOND)
+    assert len(world.published_anew) == 4_000
+    assert len(said_at) == 8
+    assert min(said_at) > -2
+
+
+def test_nothing_is_kept_of_slots_that_will_be_over_before_anybody_looks(world: World) -> None:
+    engine = world.add_replica({"often": IntervalGrid(10 * SECOND), "e": HOUR})
+    until(world, SLOT + 60 * SECOND)
+    assert [awaited.name for awaited in engine._unstarted._awaited] == ["e"]
+
+
+def test_memory_has_a_bound_and_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(unstarted, "MOST_AWAITED", 100)
+    world.add_replica({f"e{number}": HOUR for number in range(300)})
+    until(world, SLOT + 310 * SECOND)
+    assert len(world.published_anew) == 100
+    assert caplog.text.count("slots_not_looked_after") == 1
+
+
+def test_refused_slots_of_tasks_without_records_leave_nothing() -> None:
+    world = new_world(None)
+    engine = world.add_replica({"e": IntervalGrid(SECOND)})
+    world.refused = {"e"}
+    world.run(600)
+    assert len(engine._unstarted._refused) <= 1
+
+
+def _does_nothing() -> None: ...
+
+
+def terms(options: dict[str, Any], **task_options: Any) -> StartTerms | None:
+    app = new_app({"e": {"options": options, "schedule": 60}})
+    app.task(base=SingletonTask, name="tasks.t", shared=False, **task_options)(_does_nothing)
+    entry = SimpleNamespace(task="tasks.t", options=options)
+    return terms_of(entry, app, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("options", "known"),
+    [
+        ({}, StartTerms("tasks.t")),
+        ({"countdown": 5}, StartTerms("tasks.t", delay=5 * SECOND)),
+        ({"expires": 60}, StartTerms("tasks.t", life=60 * SECOND)),
+        ({"expires": 60 * SECOND}, StartTerms("tasks.t", life=60 * SECOND)),
+        ({"expires": SLOT}, StartTerms("tasks.t", end=SLOT)),
+        # What Celery takes, too, and which is not plain: such slots are left alone.
+        ({"expires": "2027-01-01T00:00:00"}, None),
+        ({"expires": SLOT.replace(tzinfo=None)}, None),
+        ({"eta": SLOT}, None),
+    ],
+)
+def test_terms_of_an_entry(options: dict[str, Any], known: StartTerms | None) -> None:
+    assert terms(options) == known
+
+
+@pytest.mark.parametrize(
+    "options", [{"on_duplicate": "join"}, {"when_store_down": "run"}, {"when_store_down": "fail"}]
+)
+def test_task_whose_runs_may_end_without_a_record_has_no_terms(options: dict[str, Any]) -> None:
+    assert terms({}, **options) is None

@@ -68,10 +68,16 @@ class World:
             self.run(wait)  # the others go on
 
     def publish(self, dues: Sequence[Due]) -> None:
+        self._publish(dues, self.published)
+
+    def publish_anew(self, dues: Sequence[Due]) -> None:
+        self._publish(dues, self.published_anew)
+
+    def _publish(self, dues: Sequence[Due], published: list[Due]) -> None:
         self.prepare()
         self.before_publish()
         full = [due for due in dues if due.entry in self.full_queues]
-        self.published.extend(self._taken([due for due in dues if due not in full]))
+        published.extend(self._taken([due for due in dues if due not in full]))
         self.seconds += len(dues) / 5000
         if full:
             raise NotTaken(full)
@@ -81,11 +87,6 @@ class World:
             if due.entry in self.refused and self.at_work is not None:
                 self.at_work.refuse(due)
         return [due for due in dues if due.entry not in self.refused]
-
-    def publish_anew(self, dues: Sequence[Due]) -> None:
-        self.prepare()
-        self.before_publish()
-        self.published_anew.extend(self._taken(dues))
 
     def publish_again(self, messages: Sequence[Mapping[str, Any]]) -> None:
         self.prepare()
