@@ -37,6 +37,7 @@ from .options import TaskOptions
 from .outcomes import CopyIgnored, KeptAside, RunSkipped
 from .parts import parts_of
 from .run import FAILED, LETTER_DUE, REVOKED, SUCCEEDED, Keep
+from .waiting import Place
 
 logger = logging.getLogger(__name__)
 
@@ -174,9 +175,12 @@ class SingletonRequest(Request):  # type: ignore[misc]
         if consumer is None or consumer.qos is None:
             self.reject(requeue=True)
             return
-        if parts_of(self.app).waiting.add(self, keep, consumer):
+        # Nobody executes it: who revokes it now is not to kill a child that has other work by then.
+        self.time_start = self.worker_pid = self._apply_result = None
+        place = parts_of(self.app).waiting.add(self, keep, consumer)
+        if place is Place.WAITS:
             COUNTS["kept"] += 1
-        else:
+        elif place is Place.NOT_NEEDED:
             self.acknowledge()
 
     @property
@@ -280,7 +284,7 @@ class SingletonRequest(Request):  # type: ignore[misc]
             if not self._is_acknowledged_with_others():
                 super().acknowledge()
             self._free()
-            parts_of(self.app).waiting.ended(self, self.task.singleton_consumer)
+            parts_of(self.app).waiting.ended(self)
 
     def _is_acknowledged_with_others(self) -> bool:
         together = getattr(self.task.singleton_consumer, "singleton_acknowledging", None)

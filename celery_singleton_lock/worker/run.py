@@ -75,7 +75,7 @@ class Ask:
     @property
     def would_wait(self) -> bool:
         """While another run does the job."""
-        return self.was_started or self.in_turn or self.overlap == "queue"
+        return self.was_started or self.may_take_over or self.in_turn or self.overlap == "queue"
 
     def requests(self) -> list[LeaseRequest]:
         requests = [
@@ -233,7 +233,7 @@ def to_take_back(verdict: Verdict, answers: Sequence[Answer]) -> list[Answer]:
 
 _FIRST_S: Final = 0.2
 _LONGEST_S: Final = 5.0
-_LONGEST_OF_THE_FIRST_S: Final = 1.0
+_LONGEST_OF_THE_EAGER_S: Final = 1.0
 _AFTER_ITS_END_S: Final = 0.05
 
 
@@ -243,19 +243,20 @@ def pause_before_offer(
     waited: timedelta,
     lock_wait: timedelta | None,
     *,
-    is_first: bool = False,
+    is_eager: bool = False,
 ) -> float:
-    """Seconds until a message that was kept `offers` times is offered again. `is_first`: of those that
-    wait for one job.
+    """Seconds until a message that was kept `offers` times is offered again. `is_eager`: it is the
+    first of those that wait for one job, and would not be told.
 
     A holder may let go long before its lease would end, so the end is only the latest time to ask; and
     many that wait should not come all at once.
     """
-    longest = _LONGEST_OF_THE_FIRST_S if is_first else _LONGEST_S
+    longest = _LONGEST_OF_THE_EAGER_S if is_eager else _LONGEST_S
     pause = min(_FIRST_S * 2.0 ** min(offers, 16), longest)
     if keep.remaining:
         pause = min(pause, keep.remaining.total_seconds() + _AFTER_ITS_END_S)
     pause *= random.uniform(0.5, 1.0)  # nosec B311 # noqa: S311 - jitter, not a secret
-    if lock_wait is not None and keep.reason == "overlap":
-        pause = min(pause, max(0.0, (lock_wait - waited).total_seconds()) + _AFTER_ITS_END_S)
+    # Who still waits after that was started before, and is not skipped.
+    if lock_wait is not None and keep.reason == "overlap" and waited < lock_wait:
+        pause = min(pause, (lock_wait - waited).total_seconds() + _AFTER_ITS_END_S)
     return pause

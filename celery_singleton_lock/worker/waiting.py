@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from enum import Enum
 from typing import Any, Final
 from weakref import WeakSet, WeakValueDictionary
 
@@ -34,6 +35,15 @@ _LOOKS_UP: Final = timedelta(seconds=1)
 _NEXT_TRY_S: Final = 3.0
 
 
+class Place(Enum):
+    WAITS = 1
+    NOT_NEEDED = 2
+    """Another message of the same attempt waits already, and will do for both."""
+    STALE = 3
+    """Its connection is gone, and what was delivered in its place waits already: nothing is to be done
+    about it, above all no acknowledgement."""
+
+
 class Waiting:
     """Of one app in one process: the parent of a pool."""
 
@@ -46,19 +56,23 @@ class Waiting:
         self._lines: WeakValueDictionary[str, _Line] = WeakValueDictionary()
         self._listens_until = 0.0
         self._is_listening = False
-        self._is_deaf = False
+        self._hears = False
+        self._may_be_told = True
+        self._is_told_of = False
 
-    def add(self, request: Request, keep: Keep, consumer: Consumer) -> bool:
-        """False: another message of the same attempt waits already, and will do for both."""
+    def add(self, request: Request, keep: Keep, consumer: Consumer) -> Place:
         with self._changing:
-            if not self._is_to_wait(request, consumer):
-                return False
+            place = self._place(request, consumer)
+            if place is not Place.WAITS:
+                return place
             self._messages[request.attempt_name] = request
             now = boottime()
             waited = timedelta(seconds=now - request.kept_since)
-            is_first = self._stand_in_line(request, keep)
+            is_first = self._stand_in_line(request, keep, consumer)
             lock_wait = request.task.singleton_options.lock_wait
-            pause = pause_before_offer(keep, request.offers, waited, lock_wait, is_first=is_first)
+            # While it would be told, there is no hurry.
+            is_eager = is_first and not self._hears
+            pause = pause_before_offer(keep, request.offers, waited, lock_wait, is_eager=is_eager)
             request.offers += 1
             logger.log(
                 logging.INFO if request.offers == 1 else logging.DEBUG,
@@ -72,31 +86,37 @@ class Waiting:
             )
             state.task_scheduled(request)
         if request.line is not None:
-            self._listen(consumer)
-        return True
+            self._listen()
+        return Place.WAITS
 
-    def ended(self, request: Request, consumer: Consumer) -> None:
+    def ended(self, request: Request) -> None:
         """A run of this worker is over, and so is its job for now."""
-        if not self._is_deaf:
+        if self._hears or not self._lines:
             return  # the store tells
-        for line in list(self._lines.values()):
+        with self._changing:
+            lines = list(self._lines.values())
+        for line in lines:
             if line is request.line or line.held_by == request.execution:
-                consumer.timer.call_after(0, self._offer_first, (line.job, consumer))
+                line.consumer.timer.call_after(0, self._offer_first, (line.job,))
 
-    def _is_to_wait(self, request: Request, consumer: Consumer) -> bool:
+    def _place(self, request: Request, consumer: Consumer) -> Place:
         other = self._messages.get(request.attempt_name)
         if other is None or other is request or other not in state.scheduled_requests:
-            return True
+            return Place.WAITS
         mine, others = request.message, other.message
-        if mine.channel is others.channel and mine.delivery_tag != others.delivery_tag:
-            return False
+        if mine.channel is others.channel:
+            if mine.delivery_tag != others.delivery_tag:
+                return Place.NOT_NEEDED
+        elif others.channel is getattr(consumer.task_consumer, "channel", None):
+            # The same message was delivered again, while this one was executed.
+            return Place.STALE
         # The same message, delivered again: only the later delivery can be acknowledged.
         consumer.timer.cancel(other._eta_timer_entry)
         state.scheduled_requests.discard(other)
         consumer.qos.decrement_eventually()
-        return True
+        return Place.WAITS
 
-    def _stand_in_line(self, request: Request, keep: Keep) -> bool:
+    def _stand_in_line(self, request: Request, keep: Keep, consumer: Consumer) -> bool:
         """Whether it is the first of those that wait for its job."""
         line = self._lines.get(keep.job) if keep.job else None
         if keep.job and line is None:
@@ -104,66 +124,83 @@ class Waiting:
         request.line = line
         if line is None:
             return False
-        line.held_by = keep.by
+        line.held_by, line.consumer = keep.by, consumer
         first = line.first
         line.requests.add(request)
         return first is None or request.kept_since <= first.kept_since
 
-    def _offer_first(self, job: str, consumer: Consumer) -> None:
+    def _offer_first(self, job: str) -> None:
+        """In the loop of the consumer, or the thread of its timer."""
         with self._changing:
             line = self._lines.get(job)
             first = None if line is None else line.first
-            if first is None:
+            if line is None or first is None:
                 return
-            consumer.timer.cancel(first._eta_timer_entry)
+            line.consumer.timer.cancel(first._eta_timer_entry)
+            # To cancel a greenlet lets others run: the connection may be gone now, and all with it.
+            if first not in state.scheduled_requests:
+                return
         # Not in there: a pool may keep it waiting for a slot, whose user wants to come in.
-        consumer.apply_eta_task(first)
+        line.consumer.apply_eta_task(first)
 
     # Being told by the store
 
-    def _listen(self, consumer: Consumer) -> None:
+    def _listen(self) -> None:
         with self._changing:
             self._listens_until = boottime() + _LISTENS_ON_S
-            if self._is_listening or self._is_deaf:
+            if self._is_listening or not self._may_be_told:
                 return
             self._is_listening = True
-        listener = threading.Thread(
-            target=self._keep_listening, args=(consumer,), name="singleton-releases", daemon=True
-        )
-        listener.start()
+        threading.Thread(target=self._keep_listening, name="singleton-releases", daemon=True).start()
 
-    def _keep_listening(self, consumer: Consumer) -> None:
+    def _keep_listening(self) -> None:
         while self._is_to_listen():
             try:
-                self._hear(consumer)
-            except StoreUnavailable as error:
-                # Perhaps its user may not listen: all are offered now and then, too.
-                logger.debug("releases_not_heard reason=%s", error.reason)
+                self._hear()
+            except Exception as error:  # noqa: BLE001 - whatever it is, all are offered now and then
+                self._tell_of_deafness(error)
                 time.sleep(_NEXT_TRY_S)
 
     def _is_to_listen(self) -> bool:
         with self._changing:
-            self._is_listening = boottime() < self._listens_until and not self._is_deaf
+            self._is_listening = boottime() < self._listens_until and self._may_be_told
             return self._is_listening
 
-    def _hear(self, consumer: Consumer) -> None:
+    def _hear(self) -> None:
         releases = self._store.releases()
         if releases is None:
-            self._is_deaf = True
+            self._may_be_told = False
             return
-        with releases as told:
-            while self._is_to_listen():
-                key = told.next(_LOOKS_UP)
-                if key is not None and key in self._lines:
-                    _in_loop(consumer, self._offer_first, key, consumer)
+        try:
+            with releases as told:
+                self._hears = True
+                while self._is_to_listen():
+                    key = told.next(_LOOKS_UP)
+                    line = None if key is None else self._lines.get(key)
+                    if line is not None:
+                        _in_loop(line.consumer, self._offer_first, line.job)
+        finally:
+            self._hears = False
+
+    def _tell_of_deafness(self, error: Exception) -> None:
+        reason = error.reason if isinstance(error, StoreUnavailable) else repr(error)
+        is_for_good = "NoPermission" in reason
+        # A store that is away is told of by all who ask it for something.
+        logger.log(
+            logging.WARNING if is_for_good and not self._is_told_of else logging.DEBUG,
+            "releases_not_heard reason=%s", reason,
+        )  # fmt: skip
+        self._is_told_of = self._is_told_of or is_for_good
 
 
 class _Line:
-    __slots__ = ("__weakref__", "held_by", "job", "requests")
+    __slots__ = ("__weakref__", "consumer", "held_by", "job", "requests")
 
     def __init__(self, job: str) -> None:
         self.job: Final = job
         self.held_by = ""
+        self.consumer: Consumer = None
+        """Of the latest one: those of earlier ones are gone with their connection."""
         self.requests: Final[WeakSet[Request]] = WeakSet()
 
     @property

@@ -36,8 +36,8 @@ LONG = timedelta(minutes=5)
 FIELDS = {"owner", "fence", "until", "since", "released", "note", "call"}
 
 
-def granted(store: LeaseStore, key: str, owner: str = "a") -> Lease:
-    [answer] = store.acquire([LeaseRequest(key, owner, LONG)])
+def granted(store: LeaseStore, key: str, owner: str = "a", heir: str | None = None) -> Lease:
+    [answer] = store.acquire([LeaseRequest(key, owner, LONG, heir=heir)])
     assert isinstance(answer, Granted), answer
     return answer.lease
 
@@ -478,6 +478,17 @@ def test_waiter_is_woken_through_the_server(server: RedisServer, store: LeaseSto
         assert not watch.wait(timedelta(seconds=0.1))
 
 
+def test_release_that_only_an_heir_could_use_is_not_told(store: LeaseStore) -> None:
+    releases = store.releases()
+    assert releases is not None
+    with releases as told:
+        for park, heard in ((Park("heir", LONG), None), (None, "k")):
+            lease = granted(store, "k", heir="heir")
+            store.acquire([LeaseRequest("k", "b", LONG, waiting=True)])
+            store.release([Release(lease, park=park)])
+            assert told.next(timedelta(seconds=0.3)) == heard
+
+
 def test_nothing_is_told_of_what_nobody_has_waited_for_lately(
     server: RedisServer, store: LeaseStore
 ) -> None:
@@ -510,12 +521,14 @@ def test_server_that_may_evict_leases_is_warned_of_once(
     assert sum("store_may_evict" in message for message in caplog.messages) == warns
 
 
-def test_rights_in_the_docs_are_enough(server: RedisServer) -> None:
+@pytest.mark.parametrize("prefix", ["singleton", "my-app^1]"])
+def test_rights_in_the_docs_are_enough(server: RedisServer, prefix: str) -> None:
     page = (Path(__file__).parents[2] / "docs/stores.md").read_text()
     rule = page.split("ACL SETUSER locks ", 1)[1].split("```", 1)[0].split()
     client: Any = server.connect()
-    client.execute_command("ACL", "SETUSER", "locks", "reset", *rule)
-    store = open_store(server.url.replace("redis://", "redis://locks:password@"))
+    rights = [each.replace("singleton", prefix) for each in rule]
+    client.execute_command("ACL", "SETUSER", "locks", "reset", *rights)
+    store = open_store(server.url.replace("redis://", "redis://locks:password@"), prefix=prefix)
     request = LeaseRequest("run:1", "a", timedelta(milliseconds=50), position=1)
     [granted] = store.acquire([request])
     assert isinstance(granted, Granted)

@@ -194,6 +194,7 @@ def test_all_leases_are_asked_for_in_one_call() -> None:
         ({"overlap": "queue"}, True),
         ({"in_turn": True}, True),
         ({"was_started": True}, True),
+        ({"may_take_over": True}, True),
     ],
 )
 def test_store_is_to_tell_those_who_would_wait_for_their_job(how: dict[str, Any], waits: bool) -> None:
@@ -218,15 +219,22 @@ def test_offers_come_more_seldom_but_not_after_the_lease_has_ended() -> None:
     assert pause_before_offer(soon, 20, timedelta(0), None) <= 1.05
 
 
-def test_first_in_line_is_offered_more_often_than_those_behind_it() -> None:
+def test_first_in_line_that_would_not_be_told_is_offered_more_often() -> None:
     keep = Keep("overlap", "x", timedelta(seconds=30), "task:t")
-    assert 0.5 <= pause_before_offer(keep, 20, timedelta(0), None, is_first=True) <= 1
+    assert 0.5 <= pause_before_offer(keep, 20, timedelta(0), None, is_eager=True) <= 1
 
 
 def test_last_offer_comes_when_lock_wait_is_over() -> None:
     keep = Keep("overlap", "x", timedelta(seconds=30))
     pause = pause_before_offer(keep, 20, timedelta(seconds=9), timedelta(seconds=10))
     assert pause <= 1.05
+
+
+def test_run_that_is_not_skipped_when_lock_wait_is_over_is_not_offered_all_the_time() -> None:
+    keep = Keep("overlap", "x", timedelta(seconds=30))
+    for waited in (10, 11, 1000):
+        pause = pause_before_offer(keep, 20, timedelta(seconds=waited), timedelta(seconds=10))
+        assert 2.5 <= pause <= 5
 
 
 def test_run_has_the_fence_of_its_task_and_ends_with_either_lease() -> None:

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from celery_singleton_lock.leases.base import LISTED
 
-_GLOB: Final = str.maketrans({char: f"\\{char}" for char in "*?[]\\^-"})
+_GLOB: Final = str.maketrans({char: f"\\{char}" for char in "*?[\\"})
 
 
 class Names:
@@ -64,7 +64,7 @@ class Names:
         return f"{self.plain.translate(_GLOB)}released:*".encode()
 
     def key_of_channel(self, channel: bytes) -> str:
-        told = channel.decode()[len(self.plain) + len("released:") :]
+        told = channel.decode(errors="replace")[len(self.plain) + len("released:") :]
         return told.partition(":")[2] if told.startswith("list.{") else told
 
     def group(self, group: str) -> bytes:

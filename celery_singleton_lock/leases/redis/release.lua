@@ -47,7 +47,8 @@ local function release(
     end
   end
   unlist(index, key)
-  if is_awaited then tell_released(prefix, key) end
+  -- Of one that is parked only the heir could make use.
+  if is_awaited and park == '' then tell_released(prefix, key) end
   return '1'
 end
 
