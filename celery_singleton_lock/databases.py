@@ -316,4 +316,7 @@ def _checked(url: str, name: str) -> sa.URL:
 def reason_of(error: Exception) -> str:
     """What the driver says, on one line, for an error of our own."""
     cause = getattr(error, "orig", None) or error
-    return redact(" ".join(f"{type(cause).__name__}: {cause}".split()))
+    reason = redact(" ".join(f"{type(cause).__name__}: {cause}".split()))
+    if "unable to open database file" in reason:  # of SQLite, which says no more
+        reason += " (does its directory exist, and may you write there?)"
+    return reason

@@ -135,13 +135,13 @@ class Publisher:
         dues = [due for due in dues if not due.again]
         if logger.isEnabledFor(logging.INFO):
             for due in dues:
-                logger.info("slot_published entry=%r slot=%s", due.entry, _as_text(due.slot))
+                logger.info("slot_published entry=%r slot=%s", due.entry, names.slot_text(due.slot))
         if dues and self._on_published is not None:
             self._on_published(dues)
 
     def _refuse(self, due: Due, error: BaseException) -> None:
         logger.error(
-            "beat_entry_refused entry=%r slot=%s", due.entry, _as_text(due.slot), exc_info=error
+            "beat_entry_refused entry=%r slot=%s", due.entry, names.slot_text(due.slot), exc_info=error
         )
         self._on_refused(due)
 
@@ -162,14 +162,10 @@ def _headers(due: Due) -> Mapping[str, Any]:
     headers: dict[str, Any] = {
         "celery_beat_task": True,
         names.ENTRY: due.entry,
-        names.SLOT: _as_text(due.slot),
+        names.SLOT: names.slot_text(due.slot),
     }
     if due.in_turn:
         headers[names.IN_TURN] = True
     if due.again:
         headers[names.AGAIN] = True
     return headers
-
-
-def _as_text(slot: datetime) -> str:
-    return slot.isoformat().replace("+00:00", "Z")

@@ -210,7 +210,10 @@ class Schedule:
     def _entry(self, name: str) -> SingletonEntry:
         entries = self.contents().entries
         if name not in entries:
-            raise ConfigurationError(f"there is no entry {name!r}{_did_you_mean(name, entries)}")
+            hint = _did_you_mean(name, entries)
+            if not hint and "django" in str(self._app.conf.beat_scheduler):
+                hint = "; those of the Django admin are not known here"
+            raise ConfigurationError(f"there is no entry {name!r}{hint}")
         return entries[name]
 
     def _dynamic(self, name: str) -> Defined:

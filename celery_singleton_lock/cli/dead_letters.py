@@ -11,6 +11,7 @@ import click
 from celery_singleton_lock.core.redaction import redact
 
 from .failing import NOT_ALL, ensure_somebody_to_ask, fail, telling_errors, telling_errors_of_changes
+from .ids import WHOLE, whole
 from .options import HOW_MANY, Decorated, as_json
 from .printing import cut, print_json, print_table, printable
 
@@ -79,7 +80,9 @@ def list_letters(context: click.Context, task: str | None, limit: int, as_json: 
 @telling_errors
 def show_letter(context: click.Context, letter_id: str, as_json: bool) -> None:
     """Show all that is known of one letter, and its message."""
-    letter = _of(context).show(letter_id)
+    letters = _of(context)
+    [letter_id] = _whole(letters, [letter_id])
+    letter = letters.show(letter_id)
     if letter is None:
         fail(f"no letter has the id {letter_id}")
     if as_json:
@@ -117,6 +120,7 @@ def replay_letters(
     ids = [*these, *ids]
     _check_choice(everything, ids, task)
     letters = _of(context)
+    ids = _whole(letters, ids)
     outcomes = letters.replay(
         ids=ids or None, task=task, everything=everything, limit=limit, rate=rate, dry_run=dry_run
     )
@@ -143,6 +147,7 @@ def purge_letters(
     ids = [*these, *ids]
     _check_choice(everything, ids, task)
     letters = _of(context)
+    ids = _whole(letters, ids)
     choice: dict[str, Any] = {"ids": ids or None, "task": task, "everything": everything}
     if not yes and not dry_run:
         limit = _ask(letters, choice, limit, as_json)
@@ -163,6 +168,14 @@ def _of(context: click.Context) -> DeadLetters:
     from celery_singleton_lock.recovery.dead_letters import dead_letters_of
 
     return dead_letters_of(context.obj.app)
+
+
+def _whole(letters: DeadLetters, ids: Sequence[str]) -> list[str]:
+    """Looks through the queue only for those of which there is but the beginning."""
+    if all(len(each) >= WHOLE for each in ids):
+        return list(ids)
+    known = [each.id for each in letters.list()]
+    return [whole(each, known) for each in ids]
 
 
 def _check_choice(everything: bool, ids: Sequence[str], task: str | None) -> None:

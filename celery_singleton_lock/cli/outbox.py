@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -38,7 +39,8 @@ def status(context: click.Context, as_json: bool) -> None:
     if as_json:
         print_json(found.facts)
         return
-    print_facts(list(found.facts.items()))
+    facts = found.facts.items()
+    print_facts([(name, round(fact, 1) if isinstance(fact, float) else fact) for name, fact in facts])
 
 
 @outbox.command("list")
@@ -60,7 +62,8 @@ def list_rows(
         return
     print_table(TITLES, [_row(each) for each in shown])
     if not shown:
-        click.echo("Nothing is waiting." if state is None else f"Nothing is {state}.", err=True)
+        what = "Nothing" if key is None else f"Nothing of key {printable(key)}"
+        click.echo(f"{what} is {state or 'waiting'}.", err=True)
     elif len(found) > limit:
         click.echo(f"There are more than these {limit}: see --limit.", err=True)
 
@@ -74,12 +77,16 @@ def relay(context: click.Context, once: bool) -> None:
 
     Any number may run, beside those in the beat replicas: they share the work.
     """
+    from celery_singleton_lock.core.errors import LedgerUnavailable
     from celery_singleton_lock.recovery.outbox.relay import Relay
     from celery_singleton_lock.recovery.outbox.thread import relay_until_signal
     from celery_singleton_lock.settings import Settings
 
     app = context.obj.app
     settings = Settings.from_app(app)
+    # Who is to go on for ever waits for a database that is away, but not for tables.
+    with contextlib.nullcontext() if once else contextlib.suppress(LedgerUnavailable):
+        _of(context).ensure_tables()
     if once:
         own = Relay(app, settings)
         click.echo(f"Published: {own.drain()}", err=True)

@@ -9,6 +9,7 @@ import click
 
 from . import options
 from .failing import fail, telling_errors
+from .ids import beginning, whole
 from .parameters import Moment, moment_of
 from .printing import Shade, print_facts, print_json, print_table, printable
 from .times import ago, clock, spoken
@@ -116,6 +117,9 @@ def show_all(queries: Queries, which: Filter, slowest: bool, limit: int, as_json
 
 def show_one(queries: Queries, run_id: str, as_json: bool) -> None:
     run = queries.run(run_id)
+    if run is None:
+        run_id = whole(run_id, queries.ids_beginning_with(beginning(run_id)))
+        run = queries.run(run_id)
     if run is None:
         fail(f"history knows no run {printable(run_id)}")
     attempts, letters = queries.attempts(run_id), queries.letters(run_id)

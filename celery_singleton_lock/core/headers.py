@@ -17,6 +17,11 @@ LETTER: Final = "singleton_letter"
 """Why a message lies among the dead letters. Nowhere else."""
 
 
+def slot_text(slot: datetime) -> str:
+    """A slot, in UTC, as it stands in a header."""
+    return slot.isoformat().replace("+00:00", "Z")
+
+
 def read_slot(value: object) -> datetime | None:
     """The slot as it stands in a header; None where there is none, or one that is no time in a zone."""
     try:

@@ -111,6 +111,9 @@ class RunUpdate:
         winner.at = min(winner.at, loser.at)
         winner.fence = max(winner.fence, loser.fence)
         winner.attempt = max(winner.attempt, loser.attempt)
+        if winner.status is Status.DEAD and loser.status is Status.FAILED:
+            # A letter does not know how long the attempt took that it is about.
+            winner.duration_s = winner.duration_s or loser.duration_s
         for each in FIRST:
             known = [value for run in (self, other) if (value := getattr(run, each)) is not None]
             setattr(winner, each, min(known, default=None))

@@ -16,6 +16,8 @@ from .losses import Gap
 from .opening import Ledger
 from .tables import AttemptRow, GapRow, LetterRow, RunRow, metadata
 
+_OF_UUIDS: Final = frozenset("0123456789abcdef-")
+
 ENTRIES_AT_ONCE: Final = 100
 """More parts than these are too many for one statement of SQLite."""
 
@@ -159,6 +161,19 @@ class Queries:
     def run(self, run_id: str) -> PastRun | None:
         found = self.read(sa.select(*COLUMNS).where(self._mine, RunRow.run_id == run_id))
         return found[0] if found else None
+
+    def ids_beginning_with(self, text: str, *, limit: int = 2) -> list[str]:
+        """Of runs. Only for what may be the beginning of a uuid; none for others."""
+        if not text or not set(text) <= _OF_UUIDS:
+            return []
+        # A range, which every database finds in the index whatever its collation is.
+        query = (
+            sa.select(RunRow.run_id)
+            .where(self._mine, RunRow.run_id >= text, RunRow.run_id <= f"{text}g")
+            .limit(limit)
+        )
+        found = self.ledger.read(lambda connection: connection.scalars(query).all())
+        return [each for each in found if each.startswith(text)]
 
     def attempts(self, run_id: str) -> list[PastAttempt]:
         """The executions of a run that are over, oldest first; none where its only one succeeded."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from .happenings import FIRST, News
+from .happenings import FIRST, News, Status
 from .opening import Ledger
 from .tables import AttemptRow, GapRow, LetterRow, RunRow, metadata
 
@@ -16,7 +16,7 @@ _RUNS: Final = metadata.tables[RunRow.__tablename__]
 _ATTEMPTS: Final = metadata.tables[AttemptRow.__tablename__]
 _LETTERS: Final = metadata.tables[LetterRow.__tablename__]
 _GAPS: Final = metadata.tables[GapRow.__tablename__]
-_OF_THE_LATER: Final = ("status", "reason", "worker", "ended_at", "duration_s", "error")
+_OF_THE_LATER: Final = ("status", "reason", "worker", "ended_at", "error")
 _WHOEVER_KNOWS: Final = ("task", "entry", "slot")
 
 
@@ -43,15 +43,29 @@ def _weigh(new: Any) -> Mapping[str, Any]:
     """By the same rules as `RunUpdate.merged_with`."""
     old = _RUNS.c
     is_later = new.stage >= old.stage
+    # Before the status, of which it depends: MySQL makes one change after the other, and weighs by what
+    # it has made.
     changes: dict[str, Any] = {
-        name: sa.case((is_later, new[name]), else_=old[name]) for name in _OF_THE_LATER
+        "duration_s": sa.case(
+            (is_later, _kept_by_a_letter(new, old, new.duration_s)),
+            else_=_kept_by_a_letter(old, new, old.duration_s),
+        )
     }
+    changes |= {name: sa.case((is_later, new[name]), else_=old[name]) for name in _OF_THE_LATER}
     changes |= {name: sa.func.coalesce(old[name], new[name]) for name in _WHOEVER_KNOWS}
     changes |= {name: _earlier(old[name], new[name]) for name in (*FIRST, "due_at")}
     changes |= {name: _larger(old[name], new[name]) for name in ("attempt", "fence")}
-    # Last: MySQL makes one change after the other, and weighs by what it has made.
+    # Last, for the same reason.
     changes["stage"] = _larger(old.stage, new.stage)
     return changes
+
+
+def _kept_by_a_letter(later: Any, earlier: Any, duration: Any) -> Any:
+    # PyMySQL joins the rows of a batch, and leaves no place for parameters behind them.
+    dead: Any = sa.literal_column(f"'{Status.DEAD}'")
+    failed: Any = sa.literal_column(f"'{Status.FAILED}'")
+    is_about_it = sa.and_(later.status == dead, earlier.status == failed)
+    return sa.case((is_about_it, sa.func.coalesce(duration, earlier.duration_s)), else_=duration)
 
 
 def _larger(old: Any, new: Any) -> Any:

@@ -60,7 +60,7 @@ class BeatTracing:
         about = {
             "singleton.run": run,
             "singleton.entry": entry,
-            "singleton.slot": slot.isoformat(),
+            "singleton.slot": headers.slot_text(slot),
             "messaging.system": "celery",
         }
         began, ended = self._claim_ns

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -147,6 +148,20 @@ def test_replay_of_one_and_of_all(shop: Shop) -> None:
     assert (result.exit_code, "replayed: 2" in result.stderr) == (0, True)
     assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == [each.id for each in others]
     assert shop.letters.list() == []
+
+
+def test_beginning_of_an_id_is_enough_also_as_a_narrow_table_shows_it(shop: Shop) -> None:
+    first, second, third = (letter.id for letter in shop.filled)
+    assert shop.json("show", f"{first[:8]}...")["id"] == first
+    assert shop.json("replay", first[:8], f"{second[:8]}…")["done"] == [first, second]
+    assert shop.json("purge", third[:8], "--yes")["done"] == [third]
+
+
+def test_beginning_of_two_ids_chooses_none(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    alike = [replace(letter, id=f"aaaa{letter.id[4:]}") for letter in shop.filled]
+    monkeypatch.setattr(type(shop.letters), "list", lambda _, **__: alike)
+    result = shop.run("purge", "aaaa", "--yes")
+    assert (result.exit_code, "more than one id begins with aaaa" in result.stderr) == (2, True)
 
 
 def test_dry_run_changes_nothing(shop: Shop) -> None:

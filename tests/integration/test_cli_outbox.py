@@ -72,6 +72,7 @@ def test_rows_are_listed_oldest_first(shop: Shop) -> None:
     assert table.stdout.count("shop.add") == 3
     assert "\x1b[31m" not in table.stdout
     assert command(shop, "list", "--key", "a\x1b[31m").stdout.count("shop.add") == 2
+    assert "Nothing of key b is waiting" in command(shop, "list", "--key", "b").stderr
     assert "Nothing is dead" in command(shop, "list", "--state", "dead").stderr
 
 
@@ -84,9 +85,10 @@ def test_relay_once_publishes_what_is_pending(shop: Shop) -> None:
 def test_database_without_an_outbox_is_told_of(shop: Shop) -> None:
     with shop.engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE singleton_outbox"))
-    answer = command(shop, "status")
-    assert answer.exit_code == 2
-    assert "db upgrade" in answer.stderr
+    for arguments in (["status"], ["relay", "--once"], ["relay"]):
+        answer = command(shop, *arguments)
+        assert answer.exit_code == 2
+        assert "db upgrade" in answer.stderr
 
 
 def test_relay_runs_until_it_is_told_to_end(shop: Shop, tmp_path: Path) -> None:

@@ -89,6 +89,20 @@ def test_one_run_is_shown_with_its_attempts(shop: CommandLine) -> None:
     assert (attempt["outcome"], attempt["duration_s"]) == ("failed", 20.0)
 
 
+def test_beginning_of_the_id_of_a_run_is_enough(shop: CommandLine) -> None:
+    ids = ["5b479a93-0000-5000-8000-000000000001", "5b47ffff-0000-5000-8000-000000000002"]
+    at, news = datetime.now(UTC), News()
+    for id_ in ids:
+        run = facts.RunName(id_, "shop.report", "e", at)
+        news.add(facts.SlotsPublished(at=at, runs=(run,), replica="b"))
+    write_news(required_ledger_of(shop.app), news)
+    for given in ("5b479a93", "5b479...", "5b47f", ids[1]):
+        assert shop.json(given)["run_id"] == ids["f" in given]
+    assert shop.run("5b47").exit_code == 2
+    assert shop.run("5b48").exit_code == 1
+    assert shop.run("run").exit_code == 1, "no uuid begins so"
+
+
 def test_what_is_wrong_is_said_in_a_line(shop: CommandLine, tmp_path: Path) -> None:
     assert "knows no run" in shop.run("nobody").output
     assert shop.run("nobody").exit_code == 1

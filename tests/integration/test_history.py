@@ -81,9 +81,9 @@ def ended(
     return facts.RunEnded(at=at(after), attempt=attempt, fence=fence, outcome=outcome, **more)
 
 
-def dead() -> facts.Fact:
+def dead(after: float = 9) -> facts.Fact:
     letter = {"id": "letter-1", "task": RUN.task, "exception": "ValueError: no", "attempts": 2}
-    return facts.DeadLettered(at=at(9), run=RUN, reason="failed", letter=letter)
+    return facts.DeadLettered(at=at(after), run=RUN, reason="failed", letter=letter)
 
 
 def write(ledger: Ledger, *batches: Sequence[facts.Fact]) -> PastRun:
@@ -179,6 +179,29 @@ def test_order_and_batches_do_not_matter_for_a_run_that(ledger: Ledger, life: st
         ledger.write(lambda connection: connection.execute(sa.delete(RunRow)))
         cut = chance.randrange(len(order) + 1)
         assert _shown(write(ledger, order[:cut], order[cut:])) == expected
+
+
+def test_letter_leaves_what_is_known_of_the_last_attempt(ledger: Ledger) -> None:
+    story = [
+        started(),
+        ended("retried", error="OSError: no"),
+        started(SECOND, 2, after=20),
+        ended("failed, letter due", SECOND, 2, after=23),
+        dead(after=24),
+    ]
+    run = write(ledger, *([fact] for fact in story))
+    assert (run.status, run.duration_s) == (Status.DEAD, 2.0)
+    assert [each.run_id for each in Queries(ledger).slowest(limit=3)] == [RUN.id]
+
+
+def test_letter_of_a_run_that_killed_its_worker_has_no_duration(ledger: Ledger) -> None:
+    story = [
+        started(),
+        ended("retried", error="OSError: no"),
+        started(SECOND, 2, after=20),
+        dead(after=24),
+    ]
+    assert write(ledger, story).duration_s is None
 
 
 def test_writing_a_batch_twice_is_writing_it_once(ledger: Ledger) -> None:

@@ -72,6 +72,7 @@ def test_claim_publish_and_run_are_one_trace(app: Celery, exporter: InMemorySpan
     assert run.name == "run t"
     assert run.attributes["singleton.entry"] == "nightly"
     assert run.attributes["singleton.run"] == publish.attributes["singleton.run"]
+    assert run.attributes["singleton.slot"] == publish.attributes["singleton.slot"]
     assert run.attributes["singleton.attempt"] == 1
     assert run.attributes["celery.state"] == "SUCCESS"
     # A slot that another tick published has a trace of its own.

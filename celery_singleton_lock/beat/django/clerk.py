@@ -79,10 +79,10 @@ class Clerk:
     def _work(self) -> None:
         while not self._ending.wait(LOOK_EVERY_S if self._looked_at or self._is_in_trouble else 0):
             self._try(self._look)
-        self._try(self._write)
+        self._try(self._write, is_last=True)
         connections.close_all()
 
-    def _try(self, work: Callable[[], object]) -> None:
+    def _try(self, work: Callable[[], object], *, is_last: bool = False) -> None:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - whatever it is, the next look may go well
@@ -93,7 +93,8 @@ class Clerk:
                 logger.warning("django_database_trouble_began reason=%s", reason)
             self._is_in_trouble = True
         else:
-            if self._is_in_trouble:
+            # The last words may be none, and prove nothing.
+            if self._is_in_trouble and not is_last:
                 logger.warning("django_database_trouble_ended")
             self._is_in_trouble = False
 

@@ -90,6 +90,10 @@ class Outbox:
         query = query.order_by(OutboxRow.id).limit(limit)
         return self._read(lambda session: [_entry(row) for row in session.scalars(query)])
 
+    def ensure_tables(self) -> None:
+        """Raise `ConfigurationError`, which says what to do, where there is no outbox."""
+        self._read(lambda _: None)
+
     def close(self) -> None:
         self._database.close()
 
