@@ -373,7 +373,11 @@ def is_lost_by_broker(judge: Judge, run: str) -> bool:
     history = judge.history
     if not history.is_broker_watched:
         return False
-    last = max(history.about(run, "published", "received"), key=lambda event: event.line, default=None)
+    words = list(history.about(run, "published", "received"))
+    # Of the latest attempt: a copy of an earlier one may well come after it.
+    latest = max((event.attempt for event in words), default=0)
+    words = [event for event in words if event.attempt == latest]
+    last = max(words, key=lambda event: event.line, default=None)
     if last is None or last.what != "published":
         return False
     published = history.about(run, "published")

@@ -369,6 +369,21 @@ def test_a_message_that_a_redis_broker_lost_is_nobodys_fault(tale: Tale) -> None
     assert tale.broken() == {"every run ends"}  # RabbitMQ loses none
 
 
+def test_a_retry_that_a_redis_broker_lost_is_nobodys_fault_whatever_comes_of_its_first_message(
+    tale: Tale,
+) -> None:
+    tale.execute("a", 11)
+    tale.publish("r2", 30, slot=30)
+    tale.step("start", 30.1, "x2", run="r2", fence=2)
+    about = {"run": "r2", "entry": "job", "slot": _iso(30)}
+    tale.tell("published", 31, clock=WALL + 31, attempt=2, redelivered=False, **about)
+    for what in ("published", "received"):
+        tale.tell(what, 43, clock=WALL + 43, attempt=1, redelivered=True, **about)
+    assert "every run ends" in tale.broken()
+    tale.fault("kill", "worker-0", 31.1, 32)
+    assert "every run ends" not in tale.broken()
+
+
 def _lose_message(tale: Tale, until: float) -> None:
     """Nobody receives it, and until their end beats do not publish it again."""
     tale.events = [event for event in tale.events if event.what != "received" or event.entry != "job"]
