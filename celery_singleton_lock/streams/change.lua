@@ -6,6 +6,16 @@ if redis.call('HEXISTS', base, 'old_generation') == 1 then
 end
 local shards = redis.call('HGET', base, 'shards') or ARGV[2]
 local generation = redis.call('HGET', base, 'generation') or '1'
-redis.call('HSET', base, 'old_generation', generation, 'old_shards', shards,
-  'generation', tonumber(generation) + 1, 'shards', ARGV[1])
+local left = 0
+for each = 0, tonumber(shards) - 1 do
+  left = left + redis.call('XLEN', base .. ':' .. generation .. ':' .. each)
+end
+redis.call('HSET', base, 'generation', tonumber(generation) + 1, 'shards', ARGV[1])
+if left > 0 then
+  redis.call('HSET', base, 'old_generation', generation, 'old_shards', shards)
+  return 1
+end
+for each = 0, tonumber(shards) - 1 do
+  redis.call('DEL', base .. ':' .. generation .. ':' .. each)
+end
 return 1

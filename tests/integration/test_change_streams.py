@@ -390,6 +390,20 @@ def test_old_shards_in_redis_are_drained_before_the_new_ones(
     assert stream.shards == 9
 
 
+def test_empty_stream_in_redis_has_its_new_shards_at_once(
+    redis_stream: tuple[ChangeStream, RedisChanges],
+) -> None:
+    stream, source = redis_stream
+    for shards in (9, 2):
+        stream.change_shards(shards)
+        assert (stream.shards, stream.is_changing) == (shards, False)
+        source.add("k", {"number": shards})
+        seen: list[int] = []
+        assert stream.drain(lambda batch: seen.extend(_numbers(batch))) == 1  # noqa: B023 - is done
+        assert seen == [shards]
+        assert stream.pending == 0
+
+
 def _numbers(batch: Batch) -> list[int]:
     return [int(change.fields["number"]) for change in batch.changes]
 
@@ -409,12 +423,14 @@ def test_streams_are_listed_and_given_other_shards(
     source.add("a", {"number": 1})
     told = json.loads(command(stream, "list", "--json").stdout)
     assert told["streams"] == [{"stream": "events", "shards": 4, "pending": 1, "changing": False}]
-    stream.drain(lambda batch: None)
     answer = command(stream, "reshard", "events", "--shards", "6", "--reason", "more", "--wait", "1")
     assert answer.exit_code == 1, "nobody drains meanwhile"
     assert "stream_resharded" in caplog.text
     stream.drain(lambda batch: None)
+    stream.drain(lambda batch: None)
     assert stream.shards == 6
+    answer = command(stream, "reshard", "events", "--shards", "3", "--reason", "less", "--wait", "1")
+    assert (answer.exit_code, stream.shards, stream.is_changing) == (0, 3, False), "nothing is in it"
     assert command(stream, "reshard", "nobody", "--shards", "6", "--reason", "x").exit_code == 1
 
 
