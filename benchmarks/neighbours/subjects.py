@@ -81,7 +81,8 @@ LOCKS: Final = (
     Subject(
         OURS,
         "celery_singleton_lock",
-        "from celery_singleton_lock import SingletonTask\napp.conf.singleton_lock_ttl = 4",
+        "from celery_singleton_lock import SingletonTask\napp.conf.singleton_lock_ttl = 4\n"
+        "app.conf.beat_scheduler = 'celery_singleton_lock:SingletonScheduler'",
         "@app.task(name='job', base=SingletonTask)",
     ),
     Subject(
