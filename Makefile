@@ -34,9 +34,9 @@ $(VENV)/.installed-%: pyproject.toml $(VENV)/.python
 demo: $(VENV)/.installed-demo ## Beats, workers and Redis are killed, and no slot is missed or run twice
 	@$(BIN)/python -m example_project.demo
 
-# Most tests wait, for a server, a timer or a lease that runs out, and use a quarter of a core: three a
-# core. Each has servers of its own: no more than there is work for.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(3 * (os.cpu_count() or 1), 16))')
+# Most tests wait, for a server, a timer or a lease that runs out, and use a quarter of a core: five for
+# two cores. Each has servers of its own: no more than there is work for.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(5 * (os.cpu_count() or 1) // 2, 16))')
 
 test: $(VENV)/.installed-test lint servers ## Lint, then all tests, with every server they need
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup

@@ -207,7 +207,8 @@ def test_database_may_be_silent_or_away(
     before = count(broker)
     until(lambda: count(broker) >= before + 9)
     third = beats.start()  # knows nothing yet, and waits
-    time.sleep(4)
+    until(lambda: "django_database_trouble_began" in beats.logs[-1])
+    time.sleep(2)
     assert third.poll() is None
     own_postgres.restart()
     django_database.use(django_database.on_server(own_postgres))

@@ -79,10 +79,15 @@ class Clerk:
     def _work(self) -> None:
         while not self._ending.wait(LOOK_EVERY_S if self._looked_at or self._is_in_trouble else 0):
             self._try(self._look)
-        self._try(self._write, is_last=True)
+        # To write nothing proves nothing.
+        self._try(self._write, is_proof=self._has_to_write)
         connections.close_all()
 
-    def _try(self, work: Callable[[], object], *, is_last: bool = False) -> None:
+    @property
+    def _has_to_write(self) -> bool:
+        return bool(self._ran or self._over or self._books.ran or self._books.over)
+
+    def _try(self, work: Callable[[], object], *, is_proof: bool = True) -> None:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - whatever it is, the next look may go well
@@ -93,10 +98,9 @@ class Clerk:
                 logger.warning("django_database_trouble_began reason=%s", reason)
             self._is_in_trouble = True
         else:
-            # The last words may be none, and prove nothing.
-            if self._is_in_trouble and not is_last:
+            if self._is_in_trouble and is_proof:
                 logger.warning("django_database_trouble_ended")
-            self._is_in_trouble = False
+                self._is_in_trouble = False
 
     def _look(self) -> None:
         """Read before writing: a database that refuses to be written can still be followed."""
